@@ -20,6 +20,7 @@ from secagg.keys import KEY_BYTES, IdentityKey
 from secagg.messages import Advertisement
 from secagg.saved_phases import InvalidState, Phase, open_phase, seal_phase
 
+STATES_FILE: Final = "states.sqlite"  # `sordino backup` leaves it out
 APPLICATION_ID: Final = 0x536F7253  # "SorS"
 SCHEMA: Final = """
 CREATE TABLE states (

@@ -23,7 +23,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from client import host_file
-from client.behaviour import HONEST, Behaviour
+from client.behaviour import HONEST, Behaviour, Number
 from client.connection import DocumentMismatch, DocumentUnavailable, Session
 from client.credentials import load_identity
 from client.held_data import identity_data_name
@@ -32,7 +32,7 @@ from client.log_lines import RoundLines
 from client.owners_word import read_word
 from client.participant import Participant
 from client.resuming import COUNTED
-from client.saved_phases import SavedPhases, SpentState
+from client.saved_phases import STATES_FILE, SavedPhases, SpentState
 from client.settings import HostSettings
 from client.study_terms import StudyAcceptance, StudyTerms
 from client.training import Contribution, LocalTraining
@@ -49,11 +49,10 @@ from secagg.encoding import encode
 from secagg.errors import ProtocolError
 from secagg.keys import IdentityKey, session_statement
 from wire import coordinator_pb2 as pb
-from wire.records.ledger import ChangedLedger, Found
+from wire.records.ledger import Found
 from wire.round_model import RoundModel, write_model
 from wire.transport import NONCE_BYTES
 
-STATES_FILE: Final = "states.sqlite"
 TRAININGS_FILE: Final = "trainings.json"
 _ONE_EXAMPLE: Final = Dataset(np.zeros((1, 1), np.float32), np.zeros(1, np.int64))  # the app has the real ones
 
@@ -169,12 +168,8 @@ def answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, be
 
 async def _answer(home: Home, visit: Visit, start: bytes, sealed: bytes, train: Any, behaviour: Behaviour) -> Answer:
     settings = home.settings
-    known = home.ledgers.pop() if home.ledgers else None
-    try:
-        journal = ClientJournal(settings.host.journal, settings.host.ledger, known)
-    except ChangedLedger:
-        home.ledgers.extend(filter(None, [known]))  # else the next visit would take an older copy
-        raise
+    known = next(iter(home.ledgers), None)
+    journal = ClientJournal(settings.host.journal, settings.host.ledger, known)
     try:
         with SavedPhases(home.states) as states, ThreadPoolExecutor(1) as executor:
             participant = Visitor(home, journal, states, executor, train, behaviour)
@@ -276,6 +271,11 @@ class Visitor(Participant):
             await self._refuse((message.round, message.attempt), pb.REFUSAL_CODE_POLICY)
             return
         await super()._begin(message)
+
+    async def _refuse(self, number: Number, code: pb.RefusalCode, joined: Number = (0, 0)) -> None:
+        """A policy, which may be about other studies, is nobody's business but the owner's."""
+        hidden = code == pb.REFUSAL_CODE_POLICY
+        await super()._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE if hidden else code, joined)
 
     async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> Any:
         self._config = config

@@ -45,7 +45,7 @@ def write_archive(
 
     Args:
         about: what else the manifest says.
-        leave_out: whether a folder in it stays out.
+        leave_out: whether a folder or a file in it stays out.
         beside: files that belong to a copied database, by name; they take the place of those in the folder.
         now: whether the moment at which these databases are seen will do; if not, a later one is tried.
 
@@ -127,7 +127,7 @@ def files_in(folder: Path, leave_out: Callable[[Path], object]) -> Iterator[Path
             raise InputFailure(f"{linked} is a link to another folder, which wouldn't be in the copy: mount it there")
         for name in sorted(names):
             path = Path(place, name)
-            if not name.endswith(_PASSING) and path.is_file():
+            if not name.endswith(_PASSING) and path.is_file() and not leave_out(path):
                 yield path
 
 

@@ -42,6 +42,7 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
+    from client.saved_phases import STATES_FILE
     from runtime.archive import write_archive
     from sordino.reporting.budget import place_of, read
     from sordino.reporting.party import AUTHORITY, STUDY, kind_of, party_of
@@ -58,7 +59,12 @@ def run(
         read(place)
     about = {"kind": party.kind, "study": party.study, "from": str(folder), "under_way": ""}
     moment = partial(_moment, party.files["state"].resolve(), about) if party.kind == STUDY else lambda databases: True
-    manifest = write_archive(archive, folder, about, leave_out=kind_of, beside=beside_copy, now=moment)
+
+    def leave_out(path: Path) -> bool:
+        # A state of a Flower node that is restored could be used twice, and would sign two survivor sets.
+        return path.name == STATES_FILE or kind_of(path) is not None
+
+    manifest = write_archive(archive, folder, about, leave_out=leave_out, beside=beside_copy, now=moment)
     size = archive.stat().st_size
     body = {"archive": str(archive.resolve()), "bytes": size, "files": len(manifest["files"]), **described(manifest)}
     lines = [

@@ -37,7 +37,7 @@ def forms(arrays: Arrays) -> list[tuple[str, str, list[int]]]:
 
 
 def digest_beside(content: RecordDict) -> bytes:
-    """SHA-256 of all that a node trains with but the values of the model and the round's number.
+    """SHA-256 of all that a node trains with but the values of the model and which number the round has.
 
     All nodes must agree on it: a coordinator that gave one node another shape or rate would get zeros from the others.
     """
@@ -48,13 +48,24 @@ def digest_beside(content: RecordDict) -> bytes:
 
 
 def _plain(record: Any) -> list[Any]:
+    """Each value with its type; of the round's number that it is there."""
     held: Mapping[str, Any] = record
-    kind = type(record).__name__
-    return [kind, {name: [type(one).__name__, one] for name, one in held.items() if name != ROUND_KEY}]
+    numbered = _has_round(record)
+    values = {name: _typed(None if numbered and name == ROUND_KEY else one) for name, one in held.items()}
+    return [type(record).__name__, values]
+
+
+def _typed(value: Any) -> list[Any]:
+    inner = [_typed(one) for one in value] if isinstance(value, list) else value
+    return [type(value).__name__, inner]
+
+
+def _has_round(record: Any) -> bool:
+    return isinstance(record, ConfigRecord) and type(record.get(ROUND_KEY)) is int
 
 
 def set_round(content: RecordDict, round_: int) -> None:
     """Replace the round's number, which the digest leaves out, by the protocol's."""
     for one in content.values():
-        if isinstance(one, ConfigRecord) and ROUND_KEY in one:
+        if _has_round(one):
             one[ROUND_KEY] = round_

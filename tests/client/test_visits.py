@@ -16,12 +16,14 @@ from client.journal import ClientJournal
 from client.owners_word import PAUSED, write_word
 from client.saved_phases import SavedPhases
 from client.visits import Home, Visit, Visitor, VisitRefused, _Carrier, answer, answer_statement, prove, sign_answer
+from runtime.durable import StorageError
 from runtime.failure import InputFailure
 from secagg.keys import session_statement
 from secagg.signatures import verify_signature
 from tests.support.study_in_process import make_folder
 from tests.wire.made_ledgers import own_row
 from wire import coordinator_pb2 as pb
+from wire.records.ledger import ChangedLedger, head_file
 
 STUDY: dict[str, Any] = {"participants": 9, "hosts": 9, "min_survivors": 6, "quorum": 6, "dataset": "own"}
 EXTERNAL = STUDY | {"task": "external", "task_options": {"dim": 12}}
@@ -66,7 +68,7 @@ async def test_a_paused_node_refuses_an_attempt(folder: Path) -> None:
         visitor._session.attach(carrier)
         await visitor._begin(pb.RoundStart(round=3, attempt=1))
         [refused] = [one.refusal for one in carrier.sent]
-        assert (refused.round, refused.attempt, refused.code) == (3, 1, pb.REFUSAL_CODE_POLICY)
+        assert (refused.round, refused.attempt, refused.code) == (3, 1, pb.REFUSAL_CODE_LOCAL_FAILURE)
     journal.close()
 
 
@@ -96,11 +98,43 @@ async def test_an_older_copy_of_the_ledger_is_refused_by_a_process_that_knows_mo
     await charged(1)
     shutil.copytree(place, older)
     await charged(2)
+    missing, gone = "a document that was announced didn't come along", "row 2 isn't the one that was read here before"
     with ThreadPoolExecutor(1) as other:
-        for told in ("a document that was announced", "row 2 isn't the one", "row 2 isn't the one"):
-            with pytest.raises(Exception, match=told):
+
+        async def refused(told: str) -> None:
+            with pytest.raises((VisitRefused, StorageError), match=told):
                 await asyncio.get_running_loop().run_in_executor(other, visit)
-            shutil.copytree(older, place, dirs_exist_ok=True)
+
+        await refused(missing)
+        shutil.copytree(older, place, dirs_exist_ok=True)
+        await refused(gone)
+        journal = home.settings.host.journal
+        journal.write_bytes(b"not a journal")
+        await refused("can't be used as a database")
+        shutil.copytree(older, place, dirs_exist_ok=True)
+        await refused(gone)
+        shutil.rmtree(place)
+        await refused("is gone: 2 rows were read here before")
+        shutil.copytree(older, place, dirs_exist_ok=True)
         home.ledgers.clear()  # as a new process would
-        with pytest.raises(VisitRefused, match="a document that was announced"):
-            await asyncio.get_running_loop().run_in_executor(other, visit)
+        await refused(missing)
+
+
+async def test_a_ledger_that_was_refused_once_is_read_again(folder: Path) -> None:
+    """Rows that are added to what is known don't count twice, if a later check failed."""
+    home = Home.open(folder / "hosts" / "host-04")
+    ledger, beside = home.settings.host.ledger, head_file(home.settings.host.ledger)
+    known = None
+    for round_ in (1, 2):
+        journal = ClientJournal(home.settings.host.journal, ledger)
+        await journal.charge(own_row(round_))
+        journal.close()
+        known = known or journal.ledger.left
+    kept = beside.read_bytes()
+    beside.unlink()
+    with pytest.raises(ChangedLedger, match="is missing"):
+        ClientJournal(home.settings.host.journal, ledger, known)
+    beside.write_bytes(kept)
+    journal = ClientJournal(home.settings.host.journal, ledger, known)
+    journal.close()
+    assert journal.ledger.head.rows == 2

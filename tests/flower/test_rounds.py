@@ -244,13 +244,27 @@ def test_a_node_trains_only_once_it_is_charged(study: Path) -> None:
     assert sorted(trained) == list(range(NODES))
 
 
-def test_another_shape_for_all_but_one_leaves_nobody_alone(study: Path) -> None:
+def other_shape(content: RecordDict) -> None:
+    content["arrays"] = ArrayRecord([np.zeros(DIM, np.float32)])
+
+
+def no_round(content: RecordDict) -> None:
+    """For an app that reads it, and fails without it."""
+    content["config"] = ConfigRecord({})
+
+
+def round_of_another_type(content: RecordDict) -> None:
+    content["config"] = ConfigRecord({"server-round": 1.0})
+
+
+@pytest.mark.parametrize("bend", [other_shape, no_round, round_of_another_type])
+def test_something_else_for_all_but_one_leaves_nobody_alone(study: Path, bend: Callable[[RecordDict], None]) -> None:
     """Else the sum would hold one update among zeros."""
 
     class Bending(LocalGrid):
         def visit(self, node: int, message: Message) -> Message:
             if "arrays" in message.content and node != 105:
-                message.content["arrays"] = ArrayRecord([np.zeros(DIM, np.float32)])
+                bend(message.content)
             return super().visit(node, message)
 
     grid = bent(Bending, study)
@@ -258,6 +272,16 @@ def test_another_shape_for_all_but_one_leaves_nobody_alone(study: Path) -> None:
     assert not result.train_metrics_clientapp  # all others refuse before they are charged
     assert not in_ledger(study / "hosts" / "host-01")
     assert in_ledger(study / "hosts" / "host-06")
+
+
+def test_the_digest_of_what_nodes_train_with_tells_values_apart() -> None:
+    def digest(**more: Any) -> bytes:
+        return digest_beside(RecordDict({"arrays": zeros(), "config": ConfigRecord(more)}))
+
+    assert digest(**{"server-round": 1}) == digest(**{"server-round": 2})
+    others: list[dict[str, Any]] = [{}, {"server-round": 1}, {"server-round": 1.0}, {"server-round": "1"}]
+    others += [{"names": one} for one in (["61"], [b"a"], [1], [1.0], 1, True)]
+    assert len({digest(**one) for one in others}) == len(others)
 
 
 def test_a_flipped_byte_on_the_way_excludes_nobody(study: Path) -> None:

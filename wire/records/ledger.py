@@ -11,6 +11,7 @@ the new head alone. After a crash at any moment, the ledger ends at a head that 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import sqlite3
@@ -274,10 +275,10 @@ def _read_rows(
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChangedLedger(path, "its beginning was changed") from error
     head, totals = about.beginning(), Totals()
-    if known is not None and known[0] == about:
-        _, head, totals = known
+    if known is not None and known[1].rows:
+        head, totals = known[1], copy.deepcopy(known[2])  # rows are added to it before all is checked
         same = connection.execute("SELECT hash FROM rows WHERE number = ?", (head.rows,)).fetchall() == [(head.hash,)]
-        if head.rows and not same:
+        if known[0] != about or not same:
             raise ChangedLedger(path, f"row {head.rows} isn't the one that was read here before", head.rows)
     for row in _checked(connection, path, head):
         try:
@@ -382,6 +383,8 @@ class Ledger:
         def check_all() -> None:
             beside = _read_head_file(path)
             self._found = _read(path, beside, visit, known)
+            if self._found is None and known is not None and known[1].rows:
+                raise ChangedLedger(path, f"is gone: {counted(known[1].rows, 'row')} were read here before")
             check(self._found)
             if self._found is None:
                 if not create:
