@@ -92,6 +92,8 @@ def _run(
         )
     new = settled(lambda: new_study(carried, **values), lambda made: made.study, values, StudyConfiguration, Making)
     new = replace(new, study=fitted(new.study))
+    if new.study.study.task == "external" and "dim" not in new.study.task:
+        raise InputFailure("name the number of values of the app's model: --task-option dim=N (docs/flower.md)")
     checked = check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)
     made, hosts = study.study, new.making.hosts
@@ -133,7 +135,8 @@ def _run(
     typer.echo("\n".join(described(figures, remarks, width)))
     by_flower = made.study.task == "external"
     if by_flower:
-        typer.echo(f"\nRun it:    flwr run APP --run-config 'sordino-study=\"{study.directory}\"'  (docs/flower.md)")
+        run_it = f"flwr run APP --stream --run-config 'sordino-study=\"{study.directory.resolve()}\"'"
+        typer.echo(f"\nRun it:    {run_it}  (docs/flower.md)")
     elif study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
         typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))

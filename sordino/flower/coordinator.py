@@ -11,7 +11,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ import structlog
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from client.behaviour import chunks_of
 from client.resuming import COUNTED
 from client.visits import answer_statement
 from learning.tasks.external import External
@@ -37,7 +38,7 @@ from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Up
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED
 from wire.study import round_parameters
-from wire.transport import NONCE_BYTES, frames
+from wire.transport import NONCE_BYTES
 
 TURN_S: Final = (0.01, 0.5)  # shortest and longest time between two looks at the grid
 PATIENT: Final = 0.1  # of the time in which nothing came, which is as long as the next look waits
@@ -157,8 +158,13 @@ class GridCoordinator:
             for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
                 self._take(reply)
             if not any(one.challenges <= 1 and one.away for one in self._nodes.values()):
-                return
+                break
             time.sleep(TURN_S[0])
+        if len(self._nodes) < (needed := self._study.terms.plan.quorum):
+            log.warning(
+                f"the study needs {needed} nodes, and there are {len(self._nodes)}: start more, or for a simulation "
+                "flwr federation simulation-config @none/default SUPERLINK --num-supernodes N"
+            )
 
     def _check(self) -> None:
         if self._run.done():
@@ -302,12 +308,8 @@ class GridCoordinator:
                 self._start(self._upload(session, packed))
 
     async def _upload(self, session: Session, packed: bytes) -> None:
-        async def chunks() -> AsyncIterator[bytes]:
-            for one in frames(packed):
-                yield one
-
         try:
-            await self._study.upload(session, chunks())
+            await self._study.upload(session, chunks_of(packed))
         except Exception as error:  # it is told where a participant is dropped for it
             log.info("an upload isn't taken", reason=str(error))
 

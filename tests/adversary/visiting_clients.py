@@ -17,6 +17,7 @@ import numpy as np
 from structlog.testing import capture_logs
 
 from client import visits
+from client.behaviour import chunks_of
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, open_session
 from client.credentials import load_certificate, load_identity
 from client.resuming import COUNTED
@@ -26,7 +27,6 @@ from runtime.failure import Failure
 from tests.adversary.watched_clients import LENIENT, Client, Observed
 from tests.support.host_in_process import settings_of
 from wire import coordinator_pb2 as pb
-from wire.transport import frames
 
 if TYPE_CHECKING:
     from tests.adversary.cheating_coordinator import CheatingCoordinator
@@ -87,7 +87,7 @@ class _Node:
                     self._client.sent += 1  # as arrived counts it
                     self._client.arrived += 1
                     with contextlib.suppress(Exception):
-                        await session.upload(_chunks(packed))
+                        await session.upload(chunks_of(packed))
                 elif kind in COUNTED:
                     await self._visit(session, message, getattr(message, kind))
             finally:
@@ -128,8 +128,3 @@ class _Node:
         self._start, self._sealed, self._packed = found.start, found.sealed, found.upload
         for raw in found.messages:
             await session.send(pb.ParticipantMessage.FromString(raw))
-
-
-async def _chunks(packed: bytes) -> AsyncIterator[bytes]:
-    for one in frames(packed):
-        yield one

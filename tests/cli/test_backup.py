@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from client.saved_phases import STATES_FILE, SavedPhases
 from server.journal import Journal
 from tests.support.archives import manifest_of, tar_of
 from tests.support.commands import Run, one_clear_error, output
@@ -41,6 +42,15 @@ def test_each_party_has_its_own_copy(run: Run, small_study: Path, tmp_path: Path
     text = (Path(__file__).parents[2] / "docs/enrolment.md").read_text().partition(f"\n## {section}\n")[2]
     assert "**After a restored backup**" in text.partition("\n## ")[0]  # where restore points to
     assert not any(name.startswith(("hosts", "authority/")) for name in names(tmp_path / "study.tar"))
+
+
+def test_states_that_answer_once_are_in_no_copy(run: Run, small_study: Path, tmp_path: Path) -> None:
+    """Restored, one could sign a second set of survivors in the attempt that it signed one in."""
+    home, archive = small_study / "hosts" / "host-01", tmp_path / "host.tar"
+    SavedPhases(home / STATES_FILE).close()
+    output(run, "backup", home, "--out", archive)
+    assert STATES_FILE not in names(archive)
+    assert "host.toml" in names(archive)
 
 
 def test_by_default_the_copy_is_here_and_named_after_the_folder(

@@ -245,6 +245,7 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
         (("--separate-machines",), 3, "the largest host holds 10 participants"),
         (("--hosts", 200), 2, "--hosts 200 can't share --participants 100: each host needs at least one. Use"),
         (("--task", "gpt"), 2, "--task 'gpt' is unknown"),
+        (("--task", "external", "--dataset", "own"), 2, "number of values of the app's model: --task-option dim=N"),
         (("--dataset", "MNIST?"), 2, "--dataset 'MNIST?' is unknown"),
         (("--partition", "odd"), 2, "--partition odd is unknown"),
         (("--client-rate", -1), 2, "--task softmax-regression: --client-rate is -1.0; it must be"),

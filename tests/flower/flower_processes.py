@@ -16,15 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from runtime.processes import free_port
+
 PATIENCE_S = 600.0
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[2]
 _COLOUR = re.compile(r"\x1b\[\d*m")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 class Flower:

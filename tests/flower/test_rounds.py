@@ -15,6 +15,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+from structlog.testing import capture_logs
 
 from client.saved_phases import SavedPhases
 from runtime.failure import InputFailure
@@ -121,6 +122,17 @@ def test_a_study_goes_on_and_ends(study: Path, caplog: pytest.LogCaptureFixture)
     third = run(study, bent(LocalGrid, study))
     assert not third.train_metrics_clientapp
     np.testing.assert_array_equal(values(third), values(second))  # the study's model, not the app's beginning
+
+
+def test_too_few_nodes_are_named_at_once(study: Path) -> None:
+    file, grid = study / "study.toml", bent(LocalGrid, study)
+    file.write_text(re.sub(r"max_attempts = \d+", "max_attempts = 1", file.read_text()))
+    for node in range(102, 100 + NODES):
+        del grid.contexts[node]
+    with capture_logs() as lines:
+        assert not run(study, grid).train_metrics_clientapp
+    [told] = [one["event"] for one in lines if one["event"].startswith("the study needs")]
+    assert told.startswith("the study needs 7 nodes, and there are 2: start more")
 
 
 @pytest.mark.parametrize("stage", STAGES)
