@@ -152,18 +152,10 @@ def test_what_is_not_compared(monkeypatch: pytest.MonkeyPatch, found: dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
-@pytest.mark.parametrize(
-    ("neighbours", "threshold", "drop", "survivors"),
-    [
-        (None, None, 0.2, 8),
-        (None, 5, 0.0, 10),
-        (4, 3, 0.2, 8),
-        (4, 4, 0.4, 8),  # two are the most that leave each secret four of its five holders
-    ],
-)
-def test_flower_makes_the_right_sum(neighbours: int | None, threshold: int | None, drop: float, survivors: int) -> None:
+@pytest.mark.parametrize(("threshold", "drop", "survivors"), [(None, 0.2, 8), (5, 0.0, 10)])
+def test_flower_makes_the_right_sum(threshold: int | None, drop: float, survivors: int) -> None:
     figures = peers.flower_secagg(
-        built_environment(), clients=10, dim=50, drop=drop, neighbours=neighbours, threshold=threshold, timeout_s=120
+        built_environment(), clients=10, dim=50, drop=drop, threshold=threshold, timeout_s=120
     )
     assert figures["survivors"] == survivors
     assert peers._compared("secagg", figures) > figures["server_cpu_s"] > 0
@@ -173,8 +165,8 @@ def test_flower_makes_the_right_sum(neighbours: int | None, threshold: int | Non
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
 def test_flower_refuses_what_it_cannot_run() -> None:
-    with pytest.raises(peers.PeerFailed, match="--neighbours: even"):
-        peers.flower_secagg(built_environment(), clients=10, dim=50, drop=0.0, neighbours=3, timeout_s=120)
+    with pytest.raises(peers.PeerFailed, match="--threshold: 2 to 9"):
+        peers.flower_secagg(built_environment(), clients=10, dim=50, drop=0.0, threshold=10, timeout_s=120)
 
 
 @pytest.mark.slow

@@ -53,7 +53,6 @@ PROTOCOL_RECORD = "secaggplus_configs"
 CLIPPING_RANGE = 8.0  # Flower's defaults from here on
 QUANTIZATION_RANGE = 1 << 22
 MODULUS_RANGE = 1 << 32
-REDRAWS = 200  # of the dropped participants, before one fewer is dropped
 
 
 class RoundHalted(RuntimeError):
@@ -114,25 +113,19 @@ class InMemoryGrid(Grid):
 
     contents: dict[int, RecordDict]  # what each participant's training would return
     drop: int  # participants to lose before the masked input
-    threshold: int
     draw: random.Random
     clients: dict[int, Clock] = field(default_factory=dict)
     whole: Clock = field(default_factory=Clock)
     dropped: set[int] = field(default_factory=set)
     contexts: dict[int, Context] = field(default_factory=dict)
-    holders: dict[int, set[int]] = field(default_factory=dict)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         return self.whole.call(self._deliver_all, list(messages))
 
     def _deliver_all(self, messages: list[Message]) -> list[Message]:
         stage = messages[0].content.config_records[PROTOCOL_RECORD]["stage"]
-        if stage == "share_keys":
-            for message in messages:
-                record = message.content.config_records[PROTOCOL_RECORD]
-                self.holders[message.metadata.dst_node_id] = {int(node) for node in record if node != "stage"}
         if stage == "collect_masked_vectors":
-            self.dropped = self._choose_dropped()
+            self.dropped = set(self.draw.sample(sorted(self.contents), self.drop))
         living = [message for message in messages if message.metadata.dst_node_id not in self.dropped]
         return [self._deliver(message) for message in living]
 
@@ -150,16 +143,6 @@ class InMemoryGrid(Grid):
     def _train(self, message: Message, context: Context) -> Message:
         return Message(self.contents[message.metadata.dst_node_id], reply_to=message)
 
-    def _choose_dropped(self) -> set[int]:
-        """Choose the requested number of dropouts, or fewer if a secret would have too few share holders left."""
-        nodes = sorted(self.holders)
-        for count in range(self.drop, 0, -1):
-            for _ in range(REDRAWS):
-                dropped = set(self.draw.sample(nodes, count))
-                if all(len(holders - dropped) >= self.threshold for holders in self.holders.values()):
-                    return dropped
-        return set()
-
     set_run = push_messages = pull_messages = _never
     run = property(_never)
 
@@ -170,7 +153,7 @@ class InMemoryGrid(Grid):
         return sorted(self.contents)
 
 
-def one_round(clients: int, dim: int, drop: float, neighbours: int | None, threshold: int, seed: int) -> dict[str, Any]:
+def one_round(clients: int, dim: int, drop: float, threshold: int, seed: int) -> dict[str, Any]:
     numbers = np.random.default_rng(seed)
     draw = random.Random(seed)
     nodes = draw.sample(range(1 << 32, 1 << 63), clients)
@@ -187,14 +170,14 @@ def one_round(clients: int, dim: int, drop: float, neighbours: int | None, thres
     context.state.array_records[MAIN_PARAMS_RECORD] = recorddict_compat.parameters_to_arrayrecord(nothing, True)
 
     workflow = SecAggPlusWorkflow(
-        num_shares=1.0 if neighbours is None else neighbours + 1,
+        num_shares=1.0,  # the complete graph
         reconstruction_threshold=threshold,
         max_weight=1.0,  # every input weighs 1: the whole quantisation range is used
         clipping_range=CLIPPING_RANGE,
         quantization_range=QUANTIZATION_RANGE,
         modulus_range=MODULUS_RANGE,
     )
-    grid = InMemoryGrid(contents, drop=round(drop * clients), threshold=threshold, draw=draw)
+    grid = InMemoryGrid(contents, drop=round(drop * clients), draw=draw)
     total = Clock()
     total.call(workflow, grid, context)
     if strategy.result is None:
@@ -233,8 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, required=True, help="participants, 3 to 1024")
     parser.add_argument("--dim", type=int, required=True, help="values each of them adds")
     parser.add_argument("--drop", type=float, default=0.0, help="share lost before the masked input, below 0.5")
-    parser.add_argument("--neighbours", type=int, help="an even number; default: the complete graph")
-    parser.add_argument("--threshold", type=int, help="shares that rebuild a secret; default: half the holders and 2")
+    parser.add_argument("--threshold", type=int, help="shares that rebuild a secret; default: half of all and 2")
     parser.add_argument("--seed", type=int, default=1, help="of inputs and dropouts; Flower draws its keys itself")
     given = parser.parse_args(arguments)
     if not 3 <= given.clients <= MODULUS_RANGE // QUANTIZATION_RANGE:
@@ -243,23 +225,20 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--dim: at least 1")
     if not 0.0 <= given.drop < 0.5:
         parser.error("--drop: at least 0 and below 0.5")
-    if given.neighbours is not None and not (2 <= given.neighbours < given.clients and given.neighbours % 2 == 0):
-        parser.error("--neighbours: even, at least 2 and below --clients (Flower wants an odd number of holders)")
-    holders = given.clients if given.neighbours is None else given.neighbours + 1
-    # By default the least safe one with two colluders among the holders: floor((holders + 2) / 2) + 1.
-    threshold = (holders + 2) // 2 + 1 if given.threshold is None else given.threshold
-    if not 2 <= threshold < holders:
-        parser.error(f"--threshold: 2 to {holders - 1}")
+    # By default the least safe one with two colluders: floor((n + 2) / 2) + 1.
+    threshold = (given.clients + 2) // 2 + 1 if given.threshold is None else given.threshold
+    if not 2 <= threshold < given.clients:
+        parser.error(f"--threshold: 2 to {given.clients - 1}")
 
     logging.disable(logging.CRITICAL)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     TaskIdentity.run_id = TaskIdentity.task_id = 1
     TaskIdentity.node_id = SERVER_NODE
-    random.seed(given.seed)  # Flower shuffles the ring of neighbours with it
+    random.seed(given.seed)  # Flower shuffles the participants with it
     try:
-        one_round(5, 100, 0.2, None, 3, given.seed)  # warm-up, not counted
-        figures = one_round(given.clients, given.dim, given.drop, given.neighbours, threshold, given.seed)
+        one_round(5, 100, 0.2, 3, given.seed)  # warm-up, not counted
+        figures = one_round(given.clients, given.dim, given.drop, threshold, given.seed)
     except RoundHalted as halted:
         print(halted, file=sys.stderr)
         return 1
@@ -267,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
         json.dumps(
             {
                 "peer": "flower",
-                **{name: getattr(given, name) for name in ("clients", "dim", "drop", "neighbours")},
+                **{name: getattr(given, name) for name in ("clients", "dim", "drop")},
                 "threshold": threshold,
                 **figures,
                 "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,

@@ -136,7 +136,7 @@ def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: floa
     Args:
         python: from `find_environment`.
         timeout_s: wall-clock limit.
-        options: of `flower_secagg.py`: ``clients``, ``dim``, ``drop``, ``neighbours``, ``threshold``.
+        options: of `flower_secagg.py`: ``clients``, ``dim``, ``drop``, ``threshold``.
 
     Returns its figures: ``cpu_s`` of all participants and the server, ``server_cpu_s``, ``client_cpu_s``, the mean of
     the survivors, and more. Raises PeerFailed: no figures, or too late.
@@ -170,7 +170,7 @@ def compare_secagg(
 
     threshold = int(ours()["threshold"])  # and ours' warm-up
     flower_secagg(python, clients=5, dim=100, drop=0.2)
-    setting = work | {"bits": _BITS, "graph": "complete", "neighbours": None, "threshold": threshold}
+    setting = work | {"bits": _BITS, "graph": "complete", "threshold": threshold}
     flower = functools.partial(flower_secagg, python, threshold=threshold, **work)
     comparison = _compare("secagg", setting, ours, flower, repeats)
     mine, theirs = (figures["survivors"] for figures in comparison.last)
