@@ -14,7 +14,7 @@ import pytest
 from tests.flower.flower_processes import ROOT, app_in, flower, stop
 from tests.support.commands import in_a_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("processes")]  # see test_rounds
 NODES = 10
 EXAMPLE, KNOWN = ROOT / "examples" / "flower", Path(__file__).parent / "app"
 
