@@ -84,7 +84,7 @@ bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
 
 flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (five minutes)
-	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
+	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/test_groups.py tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
 
 lora-test: .venv/.stamp ## examples/lora in a short form; adds peft and transformers to .venv (180 MB)
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[torch,peft]'
