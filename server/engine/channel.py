@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import io
 import ipaddress
 import pickle
 import secrets
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from runtime.key_files import write_key_file
 from wire.certificates import CertificateAuthority, new_key, private_pem
 
@@ -30,10 +33,43 @@ Calls: TypeAlias = list[tuple[str, tuple[Any, ...]]]
 BEAT_S: Final = 2.0
 SILENT_S: Final = 10.0
 """After so long without a word the other side counts as gone."""
-_AHEAD_BYTES: Final = 1 << 24  # that are read before they are asked for
+_AHEAD_BYTES: Final = 1 << 18  # that are read before they are asked for
 _TOKEN_BYTES: Final = 32
+_LARGE_BYTES: Final = 4096
 _HEADER: Final = struct.Struct("<QQ")  # length of the pickle, and number of parts behind it
 _NAME: Final = "sordino-engine"
+
+
+class _Writer(pickle.Pickler):
+    """Large `bytes` and arrays travel behind the pickle, each once, and aren't copied."""
+
+    def __init__(self, data: io.BytesIO) -> None:
+        super().__init__(data, pickle.HIGHEST_PROTOCOL)
+        self.parts: list[Any] = []
+        self._places: dict[int, int] = {}  # of parts, by identity
+
+    def persistent_id(self, value: Any) -> tuple[int, str] | None:
+        of = type(value)
+        if of is bytes and len(value) >= _LARGE_BYTES:
+            kind = ""
+        elif of is np.ndarray and value.ndim == 1 and value.flags.c_contiguous:
+            kind = value.dtype.str
+        else:
+            return None
+        place = self._places.setdefault(id(value), len(self.parts))
+        if place == len(self.parts):
+            self.parts.append(value.data if kind else value)
+        return place, kind
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, data: bytes, parts: list[bytes]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._parts = parts
+
+    def persistent_load(self, at: tuple[int, str]) -> Any:
+        part = self._parts[at[0]]
+        return np.frombuffer(part, at[1]) if at[1] else part
 
 
 class CallChannel:
@@ -54,18 +90,14 @@ class CallChannel:
                     self._reader.set_exception(TimeoutError("the other side is silent"))
 
     def send(self, calls: Calls) -> None:
-        """Queue calls; on a connection that has ended they are lost, and `receive` shows that.
-
-        What is a `pickle.PickleBuffer`, or an array, isn't copied; the other side gets the bytes.
-        """
+        """Queue calls; on a connection that has ended they are lost, and `receive` shows that."""
         if not self._writer.is_closing():
-            buffers: list[pickle.PickleBuffer] = []
-            data = pickle.dumps(calls, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-            raw = [one.raw() for one in buffers]
-            sizes = struct.pack(f"<{len(raw)}Q", *map(len, raw))
-            self._writer.write(_HEADER.pack(len(data), len(raw)) + data + sizes)
-            for one in raw:
-                self._writer.write(one)
+            data = io.BytesIO()
+            writer = _Writer(data)
+            writer.dump(calls)
+            head = _HEADER.pack(data.tell(), len(writer.parts))
+            sizes = struct.pack(f"<{len(writer.parts)}Q", *(memoryview(one).nbytes for one in writer.parts))
+            self._writer.writelines([head, data.getbuffer(), sizes, *writer.parts])
 
     async def receive(self) -> Calls:
         """The next calls; none of them is a sign of life. Raises OSError, EOFError, TimeoutError: the other is gone."""
@@ -75,8 +107,7 @@ class CallChannel:
         self._waited = None
         data = await read(length)
         sizes = struct.unpack(f"<{parts}Q", await read(8 * parts))
-        buffers = [await read(size) for size in sizes]
-        calls: Calls = pickle.loads(data, buffers=buffers)
+        calls: Calls = _Reader(data, [await read(size) for size in sizes]).load()
         return calls
 
     async def drain(self) -> None:

@@ -101,7 +101,7 @@ class Link:
     async def send_each(self, written: bytes, sessions: Collection[Session]) -> None:
         """Of `server.sessions.Far`."""
         here = {one.token: one.participant for one in sessions if not one.closed}
-        self.call("send_each", pickle.PickleBuffer(written), here)
+        self.call("send_each", written, here)
         self._flush()
         await self._far.room()
 
@@ -405,7 +405,7 @@ class Gateways:
     async def check_there(self, step: Step, number: tuple[int, int], compute: Callable[..., Awaitable[Any]]) -> None:
         """Of `server.sessions.Elsewhere`."""
         check = await compute(pickle.dumps, step.phase.check, pickle.HIGHEST_PROTOCOL)
-        self._check = number, step.name, pickle.PickleBuffer(check), step.kept
+        self._check = number, step.name, check, step.kept
         for link in self.links():
             link.call("check", *self._check)
 
