@@ -26,7 +26,7 @@ from server.engine.ray_engine import RayEngine
 from server.enrolment import Enrolment, make_server
 from server.events import Event
 from server.journal import Journal
-from server.opening import check_client_ca, open_study
+from server.opening import check_client_ca, check_gateways, open_study
 from server.session_port import IN_USE, SessionPort, listen, read_certificate
 from server.study import Outcome, Study
 from server.study_file import StudyConfiguration
@@ -119,6 +119,7 @@ async def served(
     or `InvalidRoster` of the cores as they raise it.
     """
     check_client_ca(configuration)
+    check_gateways(configuration)
     free_mb(configuration.coordinator.state.parent)
     choose_keystream(time.perf_counter)
     service = service or Notifier({})  # shows life in a file alone

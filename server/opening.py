@@ -13,6 +13,7 @@ from learning.make_task import make_task
 from learning.own_data import load_test
 from learning.task import Task
 from learning.task_names import trained_task
+from runtime.address import ports_from, split_address, split_addresses
 from runtime.durable import replace_durably
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import ConfigurationError
@@ -24,7 +25,7 @@ from server.roster_file import RosterFile
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.transcripts import open_transcripts
-from wire.authority_statements import InvalidCard, verify_card
+from wire.authority_statements import Card, InvalidCard, verify_card
 from wire.certificates import UNREADABLE
 from wire.join_code import fingerprint
 from wire.study import TERMS_FILE, StudyDocument, check_roster_fits, read_draws
@@ -106,15 +107,44 @@ def check_client_ca(configuration: StudyConfiguration) -> None:
     """
     table = configuration.coordinator
     try:
-        card = verify_card(table.card.read_bytes(), fingerprint(configuration.read_authority_public_key()))
         known = load_pem_x509_certificates(table.client_ca.read_bytes())
-    except (OSError, *UNREADABLE, InvalidCard, ConfigurationError):
+    except (OSError, *UNREADABLE):
         return
-    if card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
+    card = _card(configuration)
+    if card is not None and card.tls_ca not in [one.public_bytes(Encoding.PEM) for one in known]:
         raise InputFailure(
             f"{table.client_ca} isn't the TLS authority that {table.card} names: copy tls/ca.pem of the authority's "
             "folder there"
         )
+
+
+def check_gateways(configuration: StudyConfiguration) -> None:
+    """Whether participants know all gateways; a warning where the study's card names fewer addresses.
+
+    Raises Failure: the port for enrolment is one of theirs.
+    """
+    table, count = configuration.coordinator, configuration.engine.gateways
+    theirs = {split_address(one)[1] for one in ports_from(table.listen, count)} if count else set()
+    if table.enrolment_listen and split_address(table.enrolment_listen)[1] in theirs - {0}:
+        raise InputFailure(
+            f"coordinator.enrolment_listen = {table.enrolment_listen} is a port of the {count} gateways, which begin "
+            f"at {table.listen}: serve with fewer, or make the study with `sordino init --gateways {count}`"
+        )
+    card = _card(configuration)
+    if card is not None and len(split_addresses(card.address)) < count:
+        log.warning(
+            f"participants know {card.address} alone: of {count} gateways the others hold no sessions, unless that "
+            f"is a load balancer. `sordino init --gateways {count}` puts all of them on the card"
+        )
+
+
+def _card(configuration: StudyConfiguration) -> Card | None:
+    """The study's card, if there is one that can be read."""
+    try:
+        data = configuration.coordinator.card.read_bytes()
+        return verify_card(data, fingerprint(configuration.read_authority_public_key()))
+    except (OSError, InvalidCard, ConfigurationError):
+        return None
 
 
 def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:

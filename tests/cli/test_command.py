@@ -21,7 +21,7 @@ import structlog
 import sordino
 from runtime.failure import ExitCode
 from runtime.logs import configure_logs
-from server.opening import check_client_ca
+from server.opening import check_client_ca, check_gateways
 from server.study_file import load as load_study
 from sordino import cli
 from sordino.cli import explain
@@ -265,6 +265,29 @@ def test_serve_wants_the_tls_authority_of_its_card(run: Run, small_study: Path) 
     one_clear_error(run, told, "serve", small_study, "--quiet")
     card.unlink()
     check_client_ca(configuration)  # nothing to compare with
+
+
+def test_serve_knows_whether_participants_find_its_gateways(
+    run: Run, small_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = load_study(small_study)
+
+    def gateways(count: int, **coordinator: Any) -> list[str]:
+        engine = configuration.engine.changed({"gateways": count})
+        table = configuration.coordinator.model_copy(update=coordinator)
+        with structlog.testing.capture_logs() as lines:
+            check_gateways(configuration.model_copy(update={"engine": engine, "coordinator": table}))
+        return [one["event"] for one in lines]
+
+    fixed = {"listen": "127.0.0.1:8443", "enrolment_listen": "127.0.0.1:8445"}
+    assert gateways(0, **fixed) == gateways(1, **fixed) == []
+    assert gateways(1) == []
+    [told] = gateways(2, **fixed)
+    assert "of 2 gateways the others hold no sessions" in told
+    for name, value in fixed.items():
+        monkeypatch.setenv(f"SORDINO_COORDINATOR__{name.upper()}", value)
+    told = "is a port of the 3 gateways, which begin at 127.0.0.1:8443: serve with fewer"
+    one_clear_error(run, told, "serve", small_study, "--quiet", "--gateways", "3")
 
 
 def test_warnings_between_plain_lines_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
