@@ -75,11 +75,7 @@ class Session:
     writing: bool = False  # gRPC holds a message that its peer hasn't taken
     outbox: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue, repr=False)
     over: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
-
-    @property
-    def far(self) -> Far | None:
-        """The process in which its stream ends, if that isn't this one."""
-        return None
+    far: Far | None = field(default=None, kw_only=True, repr=False)  # where its stream ends, if not in this process
 
     @property
     def closed(self) -> bool:

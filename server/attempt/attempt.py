@@ -22,6 +22,7 @@ from secagg.messages import (
     SHARE_KEYS,
     UNMASKING,
     MaskedInput,
+    Messages,
     SurvivorSets,
     UnmaskingRequest,
 )
@@ -91,7 +92,7 @@ class Attempt:
         self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._waiting: set[int] = set()  # of the phase under way: may still answer
         self._answered: set[int] = set()  # have answered, and it counts
-        self._over, self._deadline = False, 0.0  # of that phase, monotonic
+        self._deadline = 0.0  # of that phase, monotonic
         size = config.parameters.upload_size
         far, held = sessions.elsewhere, most_credits(upload_credits, size)
         if far is None:
@@ -165,10 +166,9 @@ class Attempt:
         try:
             offer, packed = await self._uploads.stage(participant, chunks)
         except (BrokenUpload, asyncio.CancelledError) as error:
-            self._broken(participant, str(error) if isinstance(error, BrokenUpload) else CLOSED)
+            if self._uploads.broken(participant):  # unless another stream has taken its place it must go on soon
+                self.upload_broken(participant, str(error) if isinstance(error, BrokenUpload) else CLOSED)
             raise
-        if self._over:
-            raise UnexpectedUpload("the attempt is over")
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         vector = cast(bytes, packed)  # a bytearray without other references; not copied, to save memory
         self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
@@ -199,7 +199,6 @@ class Attempt:
         except ProtocolError as error:
             raise AttemptFailed(self.figures.phase, str(error), 0, 0) from error
         finally:
-            self._over = True
             self._slots.close()
             self._uploads.close()
             self._inbox.close()
@@ -301,7 +300,7 @@ class Attempt:
         writer, complete = codec.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
         to_everybody = await self._compute(writer.write, next(iter(requests.values()))) if complete else b""
 
-        async def ask(requests: Mapping[int, UnmaskingRequest]) -> None:
+        async def ask(requests: Messages[UnmaskingRequest]) -> None:
             if complete:
                 await self._outgoing.broadcast(requests, to_everybody)
             else:
@@ -557,12 +556,8 @@ class Attempt:
                 self._counts(who)
         item.settle(taken)
 
-    def _broken(self, participant: int, reason: str) -> None:
-        """An upload ended too early; unless another stream has taken its place it must go on soon."""
-        if self._uploads.broken(participant):
-            self.upload_broken(participant, reason)
-
     def upload_broken(self, participant: int, reason: str) -> None:
+        """An upload ended too early."""
         self._slots.expect(participant, f"upload failed: {reason}")
 
     def upload_failed(self, participant: int, reason: str) -> None:

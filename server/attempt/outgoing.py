@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -84,7 +84,7 @@ class Outgoing:
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def each(self, contents: Mapping[int, Content], write: Callable[[Content], bytes]) -> None:
+    async def each(self, contents: Messages[Content], write: Callable[[Content], bytes]) -> None:
         """To each participant its own, made and serialised in the worker thread.
 
         Args:
@@ -99,7 +99,7 @@ class Outgoing:
             for who, message in zip(here, await self._compute(lambda here: list(map(make, here)), here), strict=True):
                 self.tell(who, message)
 
-    async def _far(self, contents: Mapping[int, Content], write: Callable[[Content], bytes]) -> list[int]:
+    async def _far(self, contents: Messages[Content], write: Callable[[Content], bytes]) -> list[int]:
         """Have messages made where their streams end; returns those participants whose streams end here."""
         here, far = [], dict[Far, list[Session]]()
         for who in contents:
@@ -108,7 +108,6 @@ class Outgoing:
                 here.append(who)
             elif who in self._alive:
                 far.setdefault(session.far, []).append(session)
-        only = contents.only if isinstance(contents, Messages) else None
 
         def written(make: Callable[[int], Content]) -> bytes:
             return pickle.dumps(Written(write, make), pickle.HIGHEST_PROTOCOL)
@@ -119,11 +118,10 @@ class Outgoing:
                 part = await self._compute(lambda few: written(only([one.participant for one in few])), few)
                 await process.send_each(part, few)
 
-        if only is not None:
+        if (only := contents.only) is not None:
             await asyncio.gather(*(send_parts(process, sessions, only) for process, sessions in far.items()))
         elif far:
-            make = contents.make if isinstance(contents, Messages) else contents.__getitem__
-            whole = await self._compute(written, make)
+            whole = await self._compute(written, contents.make)
             await asyncio.gather(*(process.send_each(whole, sessions) for process, sessions in far.items()))
         return here
 

@@ -123,12 +123,6 @@ class Gateway:
 
     # ------------------------------------------------------------ for the coordinator
 
-    async def start(self) -> str:
-        """Open the port; HOST:PORT. Raises NetworkFailure: it can't be opened."""
-        setup = self._setup
-        self._port = await SessionPort.open(self, setup.connections, setup.listen, setup.certificate)
-        return self._port.address
-
     async def stop(self) -> None:
         """Close the port, once what was sent is written."""
         if self._port is not None:
@@ -162,10 +156,10 @@ class Gateway:
 
     async def serve(self, invitation: Invitation) -> str:
         """Connect to the coordinator and open the port; HOST:PORT. Raises OSError, TimeoutError, NetworkFailure."""
-        channel = await invitation.accept()
-        address = await self.start()
+        channel, setup = await invitation.accept(), self._setup
+        self._port = await SessionPort.open(self, setup.connections, setup.listen, setup.certificate)
         self._tasks = [asyncio.create_task(one) for one in (self._hear_all(channel), self._say_all(channel))]
-        return address
+        return self._port.address
 
     async def _hear_all(self, channel: CallChannel) -> None:
         try:

@@ -11,7 +11,7 @@ import pickle
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Self, cast
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -24,7 +24,7 @@ from server.attempt.attempt import Attempt
 from server.attempt.inbox import PartialSum, Said
 from server.attempt.steps import Step
 from server.attempt.uploads import UploadRefused, Uploads
-from server.engine.channel import Calls
+from server.engine.channel import Calls, FarGateway
 from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
 from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
@@ -37,51 +37,31 @@ log = structlog.get_logger()
 RESTART_S: Final = 1.0  # between a gateway's end and the start of the next in its place
 
 
-class Process(Protocol):
-    """A gateway in another process. Any method may raise: then the gateway is gone."""
-
-    def start(self) -> Awaitable[str]: ...
-
-    def hear(self, calls: Calls) -> None: ...  # in the order of the calls; a failure shows in `said`
-
-    def room(self) -> Awaitable[None]: ...  # until it can be told more, or is gone
-
-    def said(self) -> Awaitable[Calls]: ...
-
-    def stop(self) -> Awaitable[None]: ...
-
-    def kill(self) -> None: ...
-
-
 @dataclass(eq=False)
 class RemoteSession(Session):
     """A session whose stream ends at a gateway."""
 
-    link: Link = field(kw_only=True, repr=False)
-
-    @property
-    def far(self) -> Link:
-        return self.link
+    far: Link = field(kw_only=True, repr=False)
 
     def send(self, message: bytes) -> None:
         if not self.closed:
-            self.link.call("send", self.token, message)
+            self.far.call("send", self.token, message)
 
     def close(self, reason: str = "") -> None:
         if not self.closed:
             self.over.set()
-            self.link.call("end", self.token, reason)
+            self.far.call("end", self.token, reason)
 
     def cut_off(self) -> None:
         self.cut = True
         self.over.set()
-        self.link.call("cut", self.token)
+        self.far.call("cut", self.token)
 
 
 class Link:
     """One gateway, as the coordinator sees it. Its methods named as the gateway's calls are called by those."""
 
-    def __init__(self, far: Process, study: Study) -> None:
+    def __init__(self, far: FarGateway, study: Study) -> None:
         self._far, self._study = far, study
         self._calls: Calls = []
         self._flushing, self._flushed_at = False, 0.0
@@ -127,7 +107,7 @@ class Link:
                 ended.writing = False
 
     def _sessions(self) -> list[RemoteSession]:
-        return [one for one in self._study.sessions.all() if isinstance(one, RemoteSession) and one.link is self]
+        return [one for one in self._study.sessions.all() if isinstance(one, RemoteSession) and one.far is self]
 
     def _session(self, token: bytes) -> Session | None:
         return self._study.sessions.by_token(token)
@@ -136,7 +116,7 @@ class Link:
 
     def opened(self, token: bytes, identity: bytes) -> None:
         def make(identity: bytes, participant: int, host: str) -> Session:
-            return RemoteSession(identity, participant, host, token, link=self)
+            return RemoteSession(identity, participant, host, token, far=self)
 
         try:
             session = self._study.sessions.open(identity, make)
@@ -225,7 +205,7 @@ class Link:
 
     def granted(self, number: int, participant: int, offset: int) -> None:
         if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            uploads.grant_from(participant, offset)
+            uploads.attempt.grant_credit(participant, offset)
 
     def staged(self, number: int, participant: int) -> None:
         if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
@@ -295,10 +275,6 @@ class UploadsAtGateways(Uploads):
         """The gateway at which its vector is expected."""
         return self._at.get(participant)
 
-    def grant_from(self, participant: int, offset: int) -> None:
-        """A gateway has room for its vector, from this byte on."""
-        self.attempt.grant_credit(participant, offset)
-
     def offer(self, participant: int, sha256: bytes, signature: bytes) -> None:
         if participant in self._offered:
             raise UploadRefused("a vector was offered before in this attempt")
@@ -308,8 +284,8 @@ class UploadsAtGateways(Uploads):
     def _place(self, participant: int) -> None:
         session = self._session_of(participant)
         if isinstance(session, RemoteSession):  # else once it is back
-            self._at[participant] = session.link
-            session.link.call("offer", self.number, participant, *self._offered[participant])
+            self._at[participant] = session.far
+            session.far.call("offer", self.number, participant, *self._offered[participant])
 
     def forget(self, participant: int) -> None:
         self._offered.setdefault(participant, (b"", b""))
@@ -323,7 +299,7 @@ class UploadsAtGateways(Uploads):
         if participant not in self._offered or participant in self.whole:
             return None
         session, at = self._session_of(participant), self._at.get(participant)
-        if isinstance(session, RemoteSession) and session.link is at:
+        if isinstance(session, RemoteSession) and session.far is at:
             at.call("again", self.number, participant)
         else:
             if at is not None:
@@ -355,7 +331,7 @@ class UploadsAtGateways(Uploads):
             if who in self.whole:
                 self.whole.discard(who)
                 session = self._session_of(who)
-                if isinstance(session, RemoteSession) and session.link is not link:  # and was told that it is here
+                if isinstance(session, RemoteSession) and session.far is not link:  # and was told that it is here
                     self.attempt.upload_failed(who, "its gateway has failed")
 
     def close(self) -> None:
@@ -368,7 +344,7 @@ class UploadsAtGateways(Uploads):
 class Gateways:
     """All gateways of a study; one that fails is replaced."""
 
-    def __init__(self, study: Study, starts: Iterable[Callable[[Roster], Process]]) -> None:
+    def __init__(self, study: Study, starts: Iterable[Callable[[Roster], FarGateway]]) -> None:
         """
         Args:
             starts: start one gateway each, with the roster in use.
@@ -430,7 +406,7 @@ class Gateways:
         self.address = ",".join(addresses)
         return self
 
-    def _link(self, number: int, far: Process) -> Link:
+    def _link(self, number: int, far: FarGateway) -> Link:
         """A gateway that has started, with what the others have been told."""
         link = self._links[number] = Link(far, self._study)
         link.call("adopt", self._study.roster)  # it may have changed since

@@ -20,7 +20,6 @@ from secagg.parallel import Parallel
 from secagg.roster import Roster
 from server.engine.channel import CallPort, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
-from server.engine.links import Process
 from server.process_limits import raise_limit, settle
 from server.study_tables import EngineTable
 
@@ -51,7 +50,7 @@ class RayEngine:
         for done in [task.remote(one) for one in arguments]:
             yield self._ray.get(done)
 
-    def gateways(self, setup: GatewaySetup) -> list[Callable[[Roster], Process]]:
+    def gateways(self, setup: GatewaySetup) -> list[Callable[[Roster], FarGateway]]:
         """What starts each gateway; the first listens on the address of the setup, the others on the ports after it."""
         addresses = ports_from(setup.listen, self._table.gateways)
         return [partial(self._gateway, replace(setup, listen=one), number) for number, one in enumerate(addresses)]

@@ -16,7 +16,7 @@ import grpc
 from client.connection import DocumentUnavailable, Session
 from client.credentials import load_certificate
 from secagg.errors import CoordinatorMisbehaved
-from secagg.messages import PHASES
+from server.attempt.steps import PHASE_FIELDS
 from tests.support.study_in_process import Peer
 from wire import coordinator_pb2 as pb
 from wire.transport import frames
@@ -24,8 +24,7 @@ from wire.transport import frames
 if TYPE_CHECKING:
     from tests.adversary.study_with_cheats import Stage
 
-KINDS = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
-PHASE_OF = dict(zip(KINDS, PHASES, strict=True))
+KINDS = tuple(PHASE_FIELDS)
 ADVERTISE, SHARE, INPUT, CHECK, UNMASK = KINDS
 
 Twist = Callable[["Cheater", Any], Any]

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.adversary.cheating_participant import PHASE_OF, Cheat
+from server.attempt.steps import PHASE_FIELDS
+from tests.adversary.cheating_participant import Cheat
 from tests.adversary.script import PARTICIPANT, Naive, Places, Seen, scripted
 from tests.adversary.study_with_cheats import BUDGET_REACHED, Opened, Stage, Vector, play
 
@@ -181,11 +182,11 @@ def _not_blamed(stage: Stage, blames: tuple[Blame, ...], completed: Mapping[int,
         dropped = [
             event["reason"]
             for event in stage.of("participant_dropped", participant=blame.who, round=blame.round)
-            if event["phase"] == PHASE_OF[blame.kind]
+            if event["phase"] == PHASE_FIELDS[blame.kind]
         ]
         excluded = [event["reason"] for event in stage.of("participant_excluded", participant=blame.who)]
         if not any(blame.reason in reason for reason in (excluded if blame.excluded else dropped)):
-            broken.append(f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_OF[blame.kind]}")
+            broken.append(f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_FIELDS[blame.kind]}")
             continue
         later = [one.u3 for round_, one in completed.items() if round_ > blame.round]
         if blame.excluded and any(blame.who in u3 for u3 in later):

@@ -84,8 +84,6 @@ def test_gateways_are_reached_where_they_listen() -> None:
         assert json.loads(json.loads(group["rayStartParams"]["resources"])) == {name: 1}
         assert services[name]["selector"] == {"ray.io/cluster": "engine", "ray.io/group": name}
         assert [one["port"] for one in services[name]["ports"]] == [port]
-        [container] = group["template"]["spec"]["containers"]
-        assert [one["containerPort"] for one in container["ports"]] == [port]
     options, address = SCALE["configMapGenerator"][0]["literals"]
     says(options, "--engine ray", f"--gateways {len(services)}")
     assert address == f"RAY_ADDRESS={CLUSTER['metadata']['name']}-head-svc:6379"  # as the operator names it

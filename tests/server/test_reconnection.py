@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from client.connection import CHANNEL_OPTIONS, open_session
+from secagg.messages import Messages
 from secagg.roster import Roster, RosterEntry
 from server import service
 from server.attempt.attempt import Attempt
@@ -306,7 +307,7 @@ async def test_a_place_is_kept_for_its_session_and_its_time() -> None:
 async def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
     """The end of its old stream is noticed while its turn is yet to come, and its place isn't up for it."""
     attempt: Any = object.__new__(Attempt)  # without the study around it
-    attempt._inbox, attempt._over, attempt._alive = Inbox(make_config(3).parameters), False, {1}
+    attempt._inbox, attempt._alive = Inbox(make_config(3).parameters), {1}
     old, new, never = session_of(1), session_of(1), asyncio.Event()
     attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
     attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
@@ -403,7 +404,7 @@ async def test_nothing_that_was_sent_is_kept() -> None:
         return SimpleNamespace(far=None, send=lambda message: heard.setdefault(who, []).append(message[:4]))
 
     outgoing = Outgoing(session_of, set(range(people)), at_once)
-    contents = {who: who for who in range(people)}
+    contents = Messages(tuple(range(people)), lambda who: who)
     tracemalloc.start()
     await outgoing.each(contents, lambda who: who.to_bytes(4, "big") + bytes(size))
     held, peak = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""Gateways in the test's own event loop: what passes between the two sides is pickled, as between processes."""
+"""Gateways in the test's own event loop, over the connections that those in other processes have."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import os
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from secagg.roster import Roster
-from server.engine.channel import CallPort, Calls, FarGateway, Invitation
+from server.engine.channel import CallPort, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
-from server.engine.links import Gateways, Process
+from server.engine.links import Gateways
 from server.session_port import read_certificate
 from server.study import Study
 from server.study_file import StudyConfiguration
@@ -23,53 +23,29 @@ COUNT = int(os.environ.get("SORDINO_TEST_GATEWAYS", "0"))
 """Of every coordinator that tests serve in their own process, and in processes of `running_study` (of Ray there)."""
 
 
-class NearGateway:
-    """A `Process` that is none."""
+class NearGateway(FarGateway):
+    """One whose process is the test's own."""
 
     def __init__(self, setup: GatewaySetup) -> None:
         self.gateway = Gateway(pickle.loads(pickle.dumps(setup)))
-        self._killed = asyncio.Event()
-        self._heard: asyncio.Queue[Calls] = asyncio.Queue()
+        self._call_port = CallPort("127.0.0.1")
+        super().__init__(self._call_port, self.serve, self.end, self.break_off)
 
     async def start(self) -> str:
-        self.address = await self.gateway.start()
-        self._hearing = asyncio.create_task(self._hear_all())
+        self.address = await super().start()
         return self.address
 
-    def hear(self, calls: Calls) -> None:
-        self._heard.put_nowait(pickle.loads(pickle.dumps(calls, pickle.HIGHEST_PROTOCOL)))
+    async def serve(self, invitation: Invitation) -> str:
+        return await self.gateway.serve(invitation)
 
-    async def room(self) -> None:
-        """Always."""
-
-    async def _hear_all(self) -> None:
-        while True:
-            await self.gateway.hear(await self._heard.get())
-
-    async def said(self) -> Calls:
-        said, killed = (asyncio.ensure_future(one) for one in (self.gateway.said(), self._killed.wait()))
-        try:
-            await asyncio.wait({said, killed}, return_when=asyncio.FIRST_COMPLETED)
-            if killed.done():
-                raise ConnectionError("killed")
-            calls: Calls = pickle.loads(pickle.dumps(said.result()))
-            return calls
-        finally:
-            said.cancel()
-            killed.cancel()
-
-    async def stop(self) -> None:
+    async def end(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):
-                while not self._heard.empty() and not self._hearing.done():
-                    await asyncio.sleep(0)
                 await self.gateway.stop()
-        self._hearing.cancel()
 
-    def kill(self) -> None:
+    def break_off(self) -> None:
         """Its connections break at once, and nothing more is said or heard."""
-        self._killed.set()
-        self._hearing.cancel()
+        self._call_port.close()
         self.gateway.end_attempt()
         port: Any = self.gateway._port
         if port is not None:
@@ -77,53 +53,33 @@ class NearGateway:
 
 
 class DistantGateway(NearGateway):
-    """Over the connection that gateways of other processes have. At first `kill` only cuts it, without a sign."""
+    """At first `kill` only cuts it off, without a sign."""
 
     def __init__(self, setup: GatewaySetup) -> None:
         super().__init__(setup)
-        self._connected = asyncio.Event()
-        self._connected.set()
+        self._joined = asyncio.Event()
+        self._joined.set()
         self._relays: list[asyncio.Task[None]] = []
-        self._call_port = CallPort("127.0.0.1")
-        self._far = FarGateway(self._call_port, self._serve, self.gateway.stop, super().kill)
 
-    async def start(self) -> str:
-        self._hearing = asyncio.create_task(asyncio.sleep(0))
-        self.address = await self._far.start()
-        return self.address
-
-    async def _serve(self, invitation: Invitation) -> str:
+    async def serve(self, invitation: Invitation) -> str:
         async def between(here: asyncio.StreamReader, there: asyncio.StreamWriter) -> None:
             reader, writer = await asyncio.open_connection(invitation.host, invitation.port)
             self._relays = [asyncio.create_task(self._pass_on(*ends)) for ends in ((here, writer), (reader, there))]
 
         relay = await asyncio.start_server(between, invitation.host, 0)
-        return await self.gateway.serve(replace(invitation, port=relay.sockets[0].getsockname()[1]))
+        return await super().serve(replace(invitation, port=relay.sockets[0].getsockname()[1]))
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
-            await self._connected.wait()
+            await self._joined.wait()
             writer.write(data)
         writer.close()
 
-    def hear(self, calls: Calls) -> None:
-        self._far.hear(calls)
-
-    def room(self) -> Awaitable[None]:
-        return self._far.room()
-
-    async def said(self) -> Calls:
-        return await self._far.said()
-
-    async def stop(self) -> None:
-        await self._far.stop()
-
     def kill(self) -> None:
-        if self._connected.is_set():
-            self._connected.clear()
+        if self._joined.is_set():
+            self._joined.clear()
             return
-        self._far.kill()
-        self._call_port.close()
+        super().kill()
         for one in self._relays:
             one.cancel()
 
@@ -140,11 +96,11 @@ def near_gateways(
     certificate = read_certificate(configuration.coordinator)
     setup = GatewaySetup(study.terms.study, study.roster, study.bounds, "127.0.0.1:0", certificate, connections)
 
-    def start(number: int, roster: Roster) -> Process:
+    def start(number: int, roster: Roster) -> FarGateway:
         before = made[number] if number < len(made) else None  # one that takes its place takes its port
         listen = setup.listen if before is None else before.address
         made.append(kind(replace(setup, listen=listen, roster=roster)))
         return made[-1]
 
-    starts: list[Callable[[Roster], Process]] = [partial(start, number) for number in range(count)]
+    starts: list[Callable[[Roster], FarGateway]] = [partial(start, number) for number in range(count)]
     return Gateways(study, starts)

@@ -96,10 +96,6 @@ class EndedRound:
         """Dropouts that no planned fault explains."""
         return sum(_by_cause(self.besides).get(UNPLANNED, {}).values())
 
-    @property
-    def between_s(self) -> float:
-        return max(0.0, self.seconds - sum(self.phase_seconds.values()))
-
     def to_json(self) -> dict[str, Any]:
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_WRITTEN}
         return values | {
@@ -314,16 +310,6 @@ class Outcomes:
         return [one for one in self.rounds if not one.completed]
 
     @property
-    def expected(self) -> int:
-        """Planned dropouts so far, of connected participants in phases that were reached."""
-        return sum(sum(one.drops_expected.values()) for one in self.rounds)
-
-    @property
-    def observed(self) -> int:
-        """Of these, the number that the coordinator noted in their phase."""
-        return sum(sum(one.drops_observed.values()) for one in self.rounds)
-
-    @property
     def reasons(self) -> dict[str, int]:
         """Why rounds aborted -> how many did."""
         return dict(Counter(one.reason for one in self.aborted).most_common())
@@ -340,8 +326,7 @@ class Outcomes:
         """All that follows from events, under stable JSON names."""
         done = self.completed
         seconds = [one.seconds for one in done]
-        times = {name: [one.phase_seconds.get(name, 0.0) for one in done] for name in PHASES}
-        times[BETWEEN] = [one.between_s for one in done]
+        times = {name: [seconds_in(vars(one), name) for one in done] for name in (*PHASES, BETWEEN)}
         return {
             "rounds_completed": len(done),
             "rounds_aborted": len(self.aborted),
@@ -357,8 +342,8 @@ class Outcomes:
             "vector_bytes": self.view.rounds[-1].vector_bytes if done else 0,
             "reasons": self.reasons,
             "drops": {
-                "expected": self.expected,
-                "observed": self.observed,
+                "expected": sum(sum(one.drops_expected.values()) for one in self.rounds),
+                "observed": sum(sum(one.drops_observed.values()) for one in self.rounds),
                 "late": sum(one.drops_late for one in self.rounds),
                 "unplanned": sum(one.unplanned for one in self.rounds),
                 "unseen": {name: self.unseen[name] for name in UNSEEN if self.unseen[name]},
