@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import secrets
+import shutil
 import sys
+import tempfile
+from functools import cache
 from typing import Any, Final
 
 from runtime.failure import InputFailure
@@ -21,6 +25,14 @@ class RayUnavailable(InputFailure):
 def cluster_address(address: str = "") -> str:
     """HOST:PORT of the cluster that `start_ray` joins; empty: it starts one."""
     return address or os.environ.get("RAY_ADDRESS", "")
+
+
+@cache
+def _private_folder() -> str:
+    """Around Ray's own, until this process ends: to that Ray lets every user of the machine write."""
+    folder = tempfile.mkdtemp(prefix="ray-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # before Ray registers its own end, which comes first then
+    return folder
 
 
 def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
@@ -40,6 +52,8 @@ def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
         os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3600")
     if "ray" not in sys.modules and not address and not any(map(os.environ.get, _ADDRESSED)):
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+    there = cluster_address(address)
+    where: dict[str, Any] = {"address": there} if there else {"num_cpus": cpus, "_temp_dir": f"{_private_folder()}/r"}
     try:
         import ray
     except ModuleNotFoundError as missing:
@@ -49,8 +63,6 @@ def start_ray(cpus: int, address: str = "") -> tuple[Any, bool]:
         ) from missing
     if ray.is_initialized():
         return ray, False
-    there = cluster_address(address)
-    where: dict[str, Any] = {"address": there} if there else {"num_cpus": cpus}
     try:
         ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, **where)
     except (RuntimeError, ValueError, ConnectionError, OSError) as error:

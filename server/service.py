@@ -76,7 +76,9 @@ class Front(Protocol):
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes: ...
 
-    async def requested(self, request: pb.DocumentRequest) -> bytes | None: ...
+    async def requested(self, session: Session, request: pb.DocumentRequest) -> bytes | None: ...
+
+    async def room(self) -> None: ...  # until more messages can be taken
 
     def downloaded(self, session: Session, size: int) -> None: ...
 
@@ -188,6 +190,7 @@ async def _read(front: Front, session: Session, context: grpc.aio.ServicerContex
     while (raw := await context.read()) is not grpc.aio.EOF:
         receive(front, session, raw)
         del raw  # likewise
+        await front.room()
 
 
 def receive(front: Front, session: Session, raw: bytes) -> None:
@@ -248,7 +251,7 @@ async def _download(
     front: Front, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
 ) -> AsyncIterator[bytes]:
     session = await _token_session(front, context)
-    document = await front.requested(request)
+    document = await front.requested(session, request)
     if document is None:
         await _refuse(front, context, grpc.StatusCode.NOT_FOUND, "no document of this study has this digest")
     front.downloaded(session, len(document))

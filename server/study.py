@@ -192,14 +192,13 @@ class Study:
     def document(self, sha256: bytes, held: bytes = b"") -> bytes | None:
         return self._model.step(held, sha256) or self._documents.get(sha256)
 
-    async def requested(self, request: pb.DocumentRequest) -> bytes | None:
+    async def requested(self, session: Session | None, request: pb.DocumentRequest) -> bytes | None:
         """What a participant asks for; None if it isn't there."""
         return self.history(after) if (after := request.history_after) else self.document(request.sha256, request.held)
 
     def history(self, after: int) -> bytes:
         """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""
-        files = self.roster_files
-        return write_history([] if files is None else files.heads(after, self.roster_version))
+        return write_history(self.roster_files.heads(after, self.roster_version) if self.roster_files else [])
 
     def downloaded(self, session: Session, size: int) -> None:
         """A document went out; the model of a round counts to the round's traffic."""
@@ -209,7 +208,7 @@ class Study:
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """A participant takes part from here on, or again."""
         if session.ready:
-            return
+            return session.stray()
         self._returns.prove(session, self._attempt)
         if self.farewell.answer(session):
             return
@@ -218,6 +217,9 @@ class Study:
         if attempt is None or session.participant not in attempt.cohort:
             self._pace.let_one_rest(session, attempt.config.round + 1 if attempt else self._completed_rounds + 1)
         self._returns.answer(session, message.resume if message.HasField("resume") else None, attempt)
+
+    async def room(self) -> None:
+        """At once: a message is dealt with before the next one is read."""
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         self.said(session, (message.round, message.attempt), Said.of(message), size)

@@ -35,6 +35,7 @@ SILENT_S: Final = 10.0
 """After so long without a word the other side counts as gone."""
 _AHEAD_BYTES: Final = 1 << 18  # that are read before they are asked for
 _TOKEN_BYTES: Final = 32
+_MOST_STRANGERS: Final = 64
 _LARGE_BYTES: Final = 4096
 _HEADER: Final = struct.Struct("<QQ")  # length of the pickle, and number of parts behind it
 _NAME: Final = "sordino-engine"
@@ -101,14 +102,27 @@ class CallChannel:
 
     async def receive(self) -> Calls:
         """The next calls; none of them is a sign of life. Raises OSError, EOFError, TimeoutError: the other is gone."""
-        read = self._reader.readexactly
-        self._waited = 0
+        try:
+            return await self._receive()
+        finally:
+            self._waited = None
+
+    async def _receive(self) -> Calls:
+        read = self._read
         length, parts = _HEADER.unpack(await read(_HEADER.size))
-        self._waited = None
         data = await read(length)
         sizes = struct.unpack(f"<{parts}Q", await read(8 * parts))
         calls: Calls = _Reader(data, [await read(size) for size in sizes]).load()
         return calls
+
+    async def _read(self, size: int) -> bytes:
+        """As `asyncio.StreamReader.readexactly`; each piece that arrives is a sign of life."""
+        pieces = []
+        while size:
+            self._waited = 0
+            pieces.append(await self._reader.readexactly(min(size, _AHEAD_BYTES)))
+            size -= len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def drain(self) -> None:
         """Until what was sent has left this process, mostly."""
@@ -151,12 +165,18 @@ class CallPort:
             self._ca, self._context = _certificate()
         self._server: asyncio.Server | None = None
         self._awaited: dict[bytes, asyncio.Future[CallChannel]] = {}
+        self._strangers: set[asyncio.StreamWriter] = set()  # that have shown no token yet
 
     async def invite(self) -> tuple[Invitation, asyncio.Future[CallChannel]]:
         """For one gateway, and what it connects on."""
         if self._server is None:
             self._server = await asyncio.start_server(
-                self._connected, self._host, 0, limit=_AHEAD_BYTES, ssl=self._context
+                self._connected,
+                self._host,
+                0,
+                limit=_AHEAD_BYTES,
+                ssl=self._context,
+                ssl_handshake_timeout=SILENT_S if self._context else None,
             )
         token = secrets.token_bytes(_TOKEN_BYTES)
         self._awaited[token] = asyncio.get_running_loop().create_future()
@@ -165,12 +185,15 @@ class CallPort:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         token = b""
-        with contextlib.suppress(OSError, EOFError, TimeoutError):
-            async with asyncio.timeout(SILENT_S):
-                token = await reader.readexactly(_TOKEN_BYTES)
+        if self._awaited and len(self._strangers) < _MOST_STRANGERS:  # anybody may connect: files are few
+            self._strangers.add(writer)
+            with contextlib.suppress(OSError, EOFError, TimeoutError):
+                async with asyncio.timeout(SILENT_S):
+                    token = await reader.readexactly(_TOKEN_BYTES)
+            self._strangers.discard(writer)
         awaited = self._awaited.pop(token, None)
         if awaited is None or awaited.done():
-            writer.close()
+            writer.transport.abort()
         else:
             awaited.set_result(CallChannel(reader, writer))
 
@@ -185,18 +208,28 @@ class FarGateway:
     def __init__(
         self,
         port: CallPort,
+        setup: Any,
         serve: Callable[[Invitation], Awaitable[str]],
         stop: Callable[[], Awaitable[None]],
         kill: Callable[[], None],
     ) -> None:
-        self._port, self._serve, self._stop, self._kill = port, serve, stop, kill
+        """Args: setup: what the gateway begins with, told over the connection: Ray would keep it on its head's disk."""
+        self._port, self._setup, self._serve, self._stop, self._kill = port, setup, serve, stop, kill
         self._channel: CallChannel | None = None
 
     async def start(self) -> str:
+        """HOST:PORT of its sessions. Raises what starting it raises."""
         invitation, joined = await self._port.invite()
-        address = await self._serve(invitation)
-        self._channel = await joined
-        return address
+
+        async def set_up() -> None:
+            self._channel = await joined
+            self._channel.send([("begin", (self._setup,))])
+
+        telling = asyncio.create_task(set_up())
+        try:
+            return await self._serve(invitation)
+        finally:
+            telling.cancel()
 
     def hear(self, calls: Calls) -> None:
         self._connected.send(calls)

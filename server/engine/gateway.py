@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import structlog
@@ -35,7 +35,7 @@ from server.attempt.outgoing import AT_ONCE
 from server.attempt.steps import PHASE_FIELDS, read_message
 from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
 from server.engine.channel import CallChannel, Calls, Invitation
-from server.process_limits import PortBounds, RefusedCalls, resident_mb
+from server.process_limits import PortBounds, RefusedCalls, raise_limit, resident_mb
 from server.session_port import Certificate, SessionPort
 from server.sessions import CLOSED, Session, Sessions, check_proof
 from wire import coordinator_pb2 as pb
@@ -45,6 +45,10 @@ log = structlog.get_logger()
 
 TOGETHER_S: Final = 0.02
 """From one message between the two sides to the next, so that calls travel together; what comes alone doesn't wait."""
+CALLS_AT_ONCE: Final = 256
+"""In one message to the coordinator: what takes longer would keep it from everything else."""
+MOST_CALLS: Final = 1024
+"""That wait for the coordinator before participants are read on."""
 GATHER_S: Final = 0.25
 _MEMORY_S: Final = 1.0  # between two looks at the memory of the process
 _DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
@@ -79,14 +83,14 @@ class _Check:
 
     Attributes:
         kept: the coordinator keeps them as they came, too.
-        seen: sessions whose first message came. Further ones are the coordinator's to refuse: a check is work.
+        seen: participants whose first message came. Further ones are the coordinator's to refuse: a check is work.
     """
 
     number: tuple[int, int]
     phase: str
     verify: Callable[[int, Any], Any]
     kept: bool
-    seen: set[bytes] = field(default_factory=set, repr=False)
+    seen: set[int] = field(default_factory=set, repr=False)
 
     def __call__(self, participant: int, message: pb.PhaseMessage) -> tuple[Any, str]:
         """What `verify` makes of it and no error, or the error's class and text."""
@@ -105,7 +109,7 @@ class Gateway:
     """One gateway, in the event loop of its process; a `server.service.Front`."""
 
     def __init__(self, setup: GatewaySetup) -> None:
-        self._setup, self.bounds, self.roster = setup, setup.bounds, setup.roster
+        self.bounds, self.roster = setup.bounds, setup.roster
         self.refused_calls = RefusedCalls()
         self.sessions = Sessions(setup.study, setup.roster, self._lost)
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
@@ -114,11 +118,14 @@ class Gateway:
         self._check: _Check | None = None
         self._unchecked: list[tuple[_Call, Session, pb.PhaseMessage, int]] = []
         self._checking: asyncio.Task[None] | None = None
-        self._filled, self._said_at = asyncio.Event(), 0.0
-        self._documents: dict[bytes, bytes] = {}  # by request
-        self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self._filled, self._room, self._said_at = asyncio.Event(), asyncio.Event(), 0.0
+        self._documents: dict[bytes, bytes | None] = {}  # by request
+        self._asked: dict[bytes, asyncio.Task[bytes | None]] = {}
+        self._asking: dict[int, asyncio.Task[bytes | None]] = {}  # of each participant the last one
+        self._one_at_a_time = asyncio.Lock()
         self._vectors: VectorsOfGateway | None = None
         self._port: SessionPort | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._memory = (-_MEMORY_S, 0.0)  # when it was read, monotonic, and MB
 
     # ------------------------------------------------------------ for the coordinator
@@ -144,9 +151,10 @@ class Gateway:
             await asyncio.sleep(self._said_at + TOGETHER_S - time.monotonic())
         self._said_at = time.monotonic()
         calls: Calls = []
-        while self._calls and self._calls[0].name:
+        while self._calls and self._calls[0].name and len(calls) < CALLS_AT_ONCE:
             one = self._calls.popleft()
             calls.append((one.name, one.arguments))
+        self._room.set()
         traffic = self.sessions.traffic
         if self._said_at > self._memory[0] + _MEMORY_S:
             self._memory = self._said_at, resident_mb()
@@ -154,11 +162,27 @@ class Gateway:
         calls.append(("figures", (vars(traffic).copy(), *figures)))
         return calls
 
-    async def serve(self, invitation: Invitation) -> str:
-        """Connect to the coordinator and open the port; HOST:PORT. Raises OSError, TimeoutError, NetworkFailure."""
-        channel, setup = await invitation.accept(), self._setup
-        self._port = await SessionPort.open(self, setup.connections, setup.listen, setup.certificate)
-        self._tasks = [asyncio.create_task(one) for one in (self._hear_all(channel), self._say_all(channel))]
+    @classmethod
+    async def begin(cls, invitation: Invitation) -> Self:
+        """Connect to the coordinator, which gives the setup, and open the port.
+
+        Raises OSError, EOFError, TimeoutError, NetworkFailure: that isn't possible.
+        """
+        channel = await invitation.accept()
+        while not (calls := await channel.receive()):
+            pass  # signs of life
+        [(_, (setup,)), *calls] = calls
+        raise_limit(setup.bounds.participants)
+        gateway = cls(setup)
+        gateway._port = await SessionPort.open(gateway, setup.connections, setup.listen, setup.certificate)
+        await gateway.hear(calls)
+        gateway._tasks = [asyncio.create_task(one) for one in (gateway._hear_all(channel), gateway._say_all(channel))]
+        return gateway
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the port."""
+        assert self._port is not None  # noqa: S101  # begun
         return self._port.address
 
     async def _hear_all(self, channel: CallChannel) -> None:
@@ -211,14 +235,13 @@ class Gateway:
         self.roster = roster
         self.sessions.adopt(roster)
 
-    def answer(self, request: bytes, document: bytes | None) -> None:
-        """What a participant asked for; None if it isn't there."""
-        if document is not None:
+    def answer(self, request: bytes, document: bytes | None, stays: bool) -> None:
+        """What a participant asked for, None if it isn't there; and whether it will be the same later."""
+        if stays:
             self._documents[request] = document
             while len(self._documents) > _DOCUMENTS:
                 del self._documents[next(iter(self._documents))]
-        if (asked := self._asked.pop(request, None)) is not None:
-            asked.set_result(document)
+        self._answer.set_result(document)
 
     async def check(self, number: tuple[int, int], phase: str, written: bytes, kept: bool) -> None:
         """Check messages of a phase from here on. ``written``: what checks them, pickled."""
@@ -265,6 +288,12 @@ class Gateway:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 
+    async def room(self) -> None:
+        """Until few calls wait for the coordinator: else one that is busy would have this process filled."""
+        while len(self._calls) > MOST_CALLS:
+            self._room.clear()
+            await self._room.wait()
+
     def opened(self, session: Session) -> None:
         session.rests_until = 1.0  # the coordinator knows whether it may rest
         self._call("opened", session.token, session.identity)
@@ -272,10 +301,10 @@ class Gateway:
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None:
         check, phase = self._check, PHASE_FIELDS.get(message.WhichOneof("message") or "")
         fits = check is not None and (message.round, message.attempt, phase) == (*check.number, check.phase)
-        if check is None or not fits or session.token in check.seen:
+        if check is None or not fits or session.participant in check.seen:
             self._call("phase_message", session.token, message.SerializeToString(), size)
             return
-        check.seen.add(session.token)
+        check.seen.add(session.participant)
         self._calls.append(_Call("", ()))  # its place among the calls
         self._unchecked.append((self._calls[-1], session, message, size))
         if self._checking is None:
@@ -304,14 +333,33 @@ class Gateway:
     def downloaded(self, session: Session, size: int) -> None:
         self._call("told", {session.token: size})
 
-    async def requested(self, request: pb.DocumentRequest) -> bytes | None:
-        written = request.SerializeToString(deterministic=True)
-        if (document := self._documents.get(written)) is not None:
-            return document
-        if (asked := self._asked.get(written)) is None:
-            asked = self._asked[written] = asyncio.get_running_loop().create_future()
-            self._call("requested", written)
+    async def requested(self, session: Session, request: pb.DocumentRequest) -> bytes | None:
+        """A document is asked for once for all; and of each participant one at a time, whatever it lets go of.
+
+        The coordinator holds each answer until it is sent, and anybody can make up requests.
+        """
+        while True:
+            written = request.SerializeToString(deterministic=True)
+            if (document := self._documents.get(written)) is not None:
+                return document
+            mine = self._asking.get(session.participant)
+            if mine is None or mine.done():
+                break
+            await asyncio.wait({mine})
+        asked = self._asked.get(written)
+        if asked is None:
+            asked = self._asked[written] = asyncio.get_running_loop().create_task(self._ask(written))
+        self._asking[session.participant] = asked
         return await asyncio.shield(asked)
+
+    async def _ask(self, request: bytes) -> bytes | None:
+        async with self._one_at_a_time:
+            answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+            self._answer = answer
+            self._call("requested", request)
+            document = await answer
+        del self._asked[request]
+        return document
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
         if self._vectors is None:
@@ -412,7 +460,8 @@ class VectorsOfGateway:
             finally:
                 for who, staged in batch.items():
                     staged.settle(False)
-                    self.uploads.forget(who)
+                    if self.uploads.complete(who):  # else it moved away meanwhile, and is expected here again
+                        self.uploads.forget(who)
 
     async def _hand_over(self, batch: dict[int, Staged]) -> None:
         """Until the coordinator has taken the sum of some or all, or none can be taken."""

@@ -55,7 +55,7 @@ class RemoteSession(Session):
     def cut_off(self) -> None:
         self.cut = True
         self.over.set()
-        self.far.call("cut", self.token)
+        self.far.cut(self)
 
 
 class Link:
@@ -85,6 +85,12 @@ class Link:
         self._flush()
         await self._far.room()
 
+    def cut(self, session: RemoteSession) -> None:
+        """End a session that is replaced. Until the gateway says otherwise its peer may not have read all."""
+        session.writing = self.alive
+        self._unread[session.token] = session
+        self.call("cut", session.token)
+
     def _flush(self) -> None:
         self._flushing, self._flushed_at, calls = False, time.monotonic(), self._calls
         self._calls = []
@@ -97,6 +103,7 @@ class Link:
             while True:
                 for name, arguments in await self._far.said():
                     getattr(self, name)(*arguments)
+                await asyncio.sleep(0)  # what is queued already isn't waited for
         finally:
             self.alive = False
             if self.uploads is not None:
@@ -164,6 +171,8 @@ class Link:
         self._study.sessions.lost(session, reason)
 
     def lost(self, token: bytes, reason: str, writing: bool) -> None:
+        if not writing:
+            self.written(token)
         session = self._session(token)
         if session is None:
             return
@@ -186,7 +195,10 @@ class Link:
 
     def requested(self, request: bytes) -> None:
         async def answer() -> None:
-            self.call("answer", request, await self._study.requested(pb.DocumentRequest.FromString(request)))
+            asked = pb.DocumentRequest.FromString(request)
+            document = await self._study.requested(None, asked)
+            # A history grows, and what isn't there may come.
+            self.call("answer", request, document, document is not None and not asked.history_after)
 
         asyncio.ensure_future(answer()).add_done_callback(_ignored)
 
@@ -247,17 +259,19 @@ class UploadsAtGateways(Uploads):
         session_of: Callable[[int], Session | None],
         put: Callable[[int, PartialSum], None],
         links: Callable[[], list[Link]],
+        most: int,
     ) -> None:
         """
         Args:
             session_of: on which a participant is spoken to.
             put: into the attempt's inbox.
             links: gateways that are up.
+            most: that may be up.
         """
         parameters = attempt.config.parameters
         super().__init__(parameters.upload_size, credits_, attempt.grant_credit, attempt.upload_failed)
         self.number, self.attempt = number, attempt
-        self._session_of, self._put, self._links = session_of, put, links
+        self._session_of, self._put, self._links, self._most = session_of, put, links, most
         self.closed = False
         self._at: dict[int, Link] = {}
         self._offered: dict[int, tuple[bytes, bytes]] = {}
@@ -268,7 +282,7 @@ class UploadsAtGateways(Uploads):
     def begin(self, link: Link) -> None:
         """A gateway is to take vectors of this attempt."""
         link.uploads = self
-        share = max(1, self.credits // max(1, len(self._links())))
+        share = max(1, self.credits // self._most)
         link.call("begin_attempt", self.number, self.attempt.config.parameters, share)
 
     def at(self, participant: int) -> Link | None:
@@ -394,7 +408,9 @@ class Gateways:
     ) -> UploadsAtGateways:
         """Of `server.sessions.Elsewhere`."""
         self._attempts += 1
-        self._uploads = UploadsAtGateways(self._attempts, attempt, credits_, session_of, put, self.links)
+        self._uploads = UploadsAtGateways(
+            self._attempts, attempt, credits_, session_of, put, self.links, len(self._starts)
+        )
         return self._uploads
 
     async def open(self) -> Self:

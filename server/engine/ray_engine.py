@@ -20,7 +20,7 @@ from secagg.parallel import Parallel
 from secagg.roster import Roster
 from server.engine.channel import CallPort, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
-from server.process_limits import raise_limit, settle
+from server.process_limits import settle
 from server.study_tables import EngineTable
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ class RayEngine:
     def _gateway(self, setup: GatewaySetup, number: int, roster: Roster) -> FarGateway:
         node = f"gateway-{number}" if self._cluster else ""
         wanted: dict[str, Any] = {"resources": {node: 1}} if node else {}
-        actor = self._ray.remote(num_cpus=1, **wanted)(_Actor).remote(replace(setup, roster=roster))
+        actor = self._ray.remote(num_cpus=1, **wanted)(_Actor).remote()
 
         async def serve(invitation: Invitation) -> str:
             started = asyncio.ensure_future(actor.serve.remote(invitation))
@@ -68,7 +68,8 @@ class RayEngine:
             address: str = await started
             return address
 
-        return FarGateway(self._port, serve, actor.stop.remote, partial(self._ray.kill, actor))
+        setup = replace(setup, roster=roster)
+        return FarGateway(self._port, setup, serve, actor.stop.remote, partial(self._ray.kill, actor))
 
     def close(self) -> None:
         """End Ray if it was started here."""
@@ -80,14 +81,10 @@ class RayEngine:
 class _Actor:
     """A gateway as the whole of a process. It has no method that isn't called from afar: Ray traces each of them."""
 
-    def __init__(self, setup: GatewaySetup) -> None:
-        self._gateway, self._most = Gateway(setup), setup.bounds.participants
-
     async def serve(self, invitation: Invitation) -> str:
-        raise_limit(self._most)
-        address = await self._gateway.serve(invitation)
+        self._gateway = await Gateway.begin(invitation)
         settle()
-        return address
+        return self._gateway.address
 
     async def stop(self) -> None:
         await self._gateway.stop()

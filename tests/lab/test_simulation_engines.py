@@ -111,6 +111,10 @@ from sordino import simulate_study
 found = simulate_study(own.QUIET.changed(workers=2, engine="ray"))
 import ray
 assert not ray.is_initialized(), "started by the simulation, and not ended"
+import os, runtime.ray_start
+folder = runtime.ray_start._private_folder()
+assert os.listdir(folder + "/r"), "Ray wrote elsewhere"
+assert os.stat(folder).st_mode & 0o077 == 0, "others can write where Ray's workers take orders from"
 own.check_the_same(found, simulate_study(own.QUIET))
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 own.check_it_trains(simulate_study(own.NOISY.changed(workers=1, engine="ray")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
@@ -176,7 +175,7 @@ async def test_one_that_starts_later_has_the_roster_in_use(
         later = replace(where.study.roster, version=where.study.roster.version + 1)
         monkeypatch.setattr(type(where.study), "roster", property(lambda _: later))
         where.gateways[0].kill()
-        await until(lambda: len(where.gateways) == 3)
+        await until(lambda: len(where.gateways) == 3 and hasattr(where.gateways[2], "address"))
         assert where.gateways[2].gateway.roster.version == later.version
 
 
@@ -189,25 +188,3 @@ async def test_a_vector_may_be_expected_here_again(study_folder: Path, tmp_path:
         await gateway.hear([("begin_attempt", (1, parameters, 4)), offer, forget, offer])
         calls = await gateway.said()
         assert [name for name, _ in calls if name == "granted"] == ["granted"] * 2
-
-
-async def test_large_parts_of_calls_travel_once_and_uncopied() -> None:
-    port, large = server.engine.channel.CallPort("127.0.0.1"), os.urandom(100_000)
-    values, table = np.arange(5000, dtype=np.uint32), np.arange(6.0).reshape(2, 3)
-    invitation, joined = await port.invite()
-    there = await invitation.accept()
-    here = await joined
-    sent: list[Any] = []
-    there._writer.writelines = lambda parts: sent.extend(parts) or type(there._writer).writelines(there._writer, parts)  # type: ignore[method-assign, func-returns-value]
-    there.send([("first", (large, values)), ("second", (large, table, b"small"))])
-    while not (calls := await here.receive()):
-        continue  # beats
-    (first, (one, found)), (second, (other, matrix, small)) = calls
-    assert (first, second, one, small) == ("first", "second", large, b"small")
-    assert other is one
-    assert sum(part is large for part in sent) == 1
-    np.testing.assert_array_equal(found, values, strict=True)
-    np.testing.assert_array_equal(matrix, table, strict=True)
-    for channel in (here, there):
-        channel.close()
-    port.close()

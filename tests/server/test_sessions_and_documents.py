@@ -13,7 +13,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -25,7 +25,17 @@ from secagg.keys import IdentityKey, session_statement
 from secagg.roster import Roster, RosterEntry
 from server.attempt.uploads import UnexpectedUpload, UploadRefused
 from server.service import STATUS
-from server.sessions import MOST_WAITING, SESSIONS_AT_ONCE, Session, SessionRefused, Sessions, TooManySessions, Traffic
+from server.sessions import (
+    MOST_STRAYS,
+    MOST_WAITING,
+    SESSIONS_AT_ONCE,
+    Session,
+    SessionRefused,
+    Sessions,
+    TooManySessions,
+    Traffic,
+)
+from server.study import Study
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, faults, identities, until
 from wire import coordinator_pb2 as pb
 from wire.transport import TOKEN_METADATA, frames, unframe, varint
@@ -365,3 +375,10 @@ async def test_it_is_over_although_its_peer_reads_nothing(monkeypatch: pytest.Mo
     assert not task.done()
     connection_ended.set()
     await asyncio.wait_for(task, 30)
+
+
+async def test_a_session_that_says_ever_again_that_it_is_ready_ends() -> None:
+    session = Session(b"identity", 0, "host", b"token", ready=True)
+    with pytest.raises(SessionRefused):
+        for _ in range(2 * MOST_STRAYS):
+            Study.session_ready(cast(Study, None), session, pb.Ready())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,17 +25,19 @@ COUNT = int(os.environ.get("SORDINO_TEST_GATEWAYS", "0"))
 class NearGateway(FarGateway):
     """One whose process is the test's own."""
 
+    gateway: Gateway
+
     def __init__(self, setup: GatewaySetup) -> None:
-        self.gateway = Gateway(pickle.loads(pickle.dumps(setup)))
         self._call_port = CallPort("127.0.0.1")
-        super().__init__(self._call_port, self.serve, self.end, self.break_off)
+        super().__init__(self._call_port, setup, self.serve, self.end, self.break_off)
 
     async def start(self) -> str:
         self.address = await super().start()
         return self.address
 
     async def serve(self, invitation: Invitation) -> str:
-        return await self.gateway.serve(invitation)
+        self.gateway = await Gateway.begin(invitation)
+        return self.gateway.address
 
     async def end(self) -> None:
         with contextlib.suppress(TimeoutError):
