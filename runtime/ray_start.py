@@ -31,7 +31,7 @@ def cluster_address(address: str = "") -> str:
 def _private_folder() -> str:
     """Around Ray's own, until this process ends: to that Ray lets every user of the machine write."""
     folder = tempfile.mkdtemp(prefix="ray-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # before Ray registers its own end, which comes first then
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # before Ray registers its own end, which so comes first
     return folder
 
 

@@ -96,10 +96,13 @@ class CheatingCoordinator:
         digests = {"study_sha256": self.study_sha256, "roster_sha256": self.roster_sha256}
         session.send(codec.message(welcome=pb.Welcome(session_token=session.token, **digests)))
 
-    async def requested(self, request: pb.DocumentRequest) -> bytes | None:
+    async def requested(self, session: Session, request: pb.DocumentRequest) -> bytes | None:
         return write_history([]) if request.history_after else self.documents.get(request.sha256)
 
     def downloaded(self, session: Session, size: int) -> None:
+        pass
+
+    async def room(self) -> None:
         pass
 
     async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:

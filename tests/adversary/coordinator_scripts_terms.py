@@ -16,6 +16,7 @@ from authority.new_study import new_study
 from secagg.context import winners
 from secagg.lottery import Draws, Ticket
 from secagg.roster import NONE, RosterEntry, sign_roster
+from server.sessions import Session
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import (
     CheatingCoordinator,
@@ -326,8 +327,8 @@ async def roster_that_is_not_there(coordinator: CheatingCoordinator) -> Seen:
     data = roster(coordinator, 2)
     there = coordinator.requested
 
-    async def requested(request: pb.DocumentRequest) -> bytes | None:
-        return None if request.sha256 == hashlib.sha256(data).digest() else await there(request)
+    async def requested(session: Session, request: pb.DocumentRequest) -> bytes | None:
+        return None if request.sha256 == hashlib.sha256(data).digest() else await there(session, request)
 
     coordinator.requested = requested  # type: ignore[method-assign]
     attempt = await coordinator.begin(roster=data)
