@@ -83,7 +83,7 @@ bench: .venv-demo/.stamp ## each hot path beside its limit on this machine; fail
 bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and OpenDP, in the same run (some minutes)
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
 
-flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (five minutes)
+flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (seven minutes)
 	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/test_groups.py tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
 
 lora-test: .venv/.stamp ## examples/lora in a short form; adds peft and transformers to .venv (180 MB)
