@@ -34,7 +34,7 @@ def session(participant: int) -> Any:
 
 async def named(gateway: Gateway, name: str) -> Calls:
     """Of what it says next."""
-    return [call for call in await gateway.said() if call[0] == name]
+    return [call for call in await asyncio.wait_for(gateway.said(), 5) if call[0] == name]
 
 
 async def connected() -> tuple[CallPort, CallChannel, CallChannel]:
@@ -59,13 +59,13 @@ async def test_requests_that_are_let_go_of_dont_pile_up() -> None:
         await asyncio.sleep(0.01)
         asking.cancel()
     theirs = asyncio.create_task(gateway.requested(session(1), pb.DocumentRequest(sha256=b"model")))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     [(_, (first,))] = await named(gateway, "requested")
     gateway.answer(first, b"step", True)
     await asyncio.sleep(0.01)
     [(_, (second,))] = await named(gateway, "requested")
     gateway.answer(second, b"whole", True)
-    assert await theirs == b"whole"
+    assert await asyncio.wait_for(theirs, 5) == b"whole"
 
 
 async def test_only_what_stays_the_same_is_answered_from_memory() -> None:
