@@ -29,8 +29,9 @@ def cluster_address(address: str = "") -> str:
 
 @cache
 def _private_folder() -> str:
-    """Around Ray's own, until this process ends: to that Ray lets every user of the machine write."""
-    folder = tempfile.mkdtemp(prefix="ray-")
+    """Holds Ray's own folder until this process ends: Ray makes that one writable for every user of the machine."""
+    # Where Ray would put it: names of sockets may not be longer.
+    folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # before Ray registers its own end, which so comes first
     return folder
 

@@ -165,7 +165,7 @@ class CallPort:
             self._ca, self._context = _certificate()
         self._server: asyncio.Server | None = None
         self._awaited: dict[bytes, asyncio.Future[CallChannel]] = {}
-        self._strangers: set[asyncio.StreamWriter] = set()  # that have shown no token yet
+        self._strangers: dict[asyncio.StreamWriter, None] = {}  # that have shown no token yet, oldest first
 
     async def invite(self) -> tuple[Invitation, asyncio.Future[CallChannel]]:
         """For one gateway, and what it connects on."""
@@ -185,12 +185,16 @@ class CallPort:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         token = b""
-        if self._awaited and len(self._strangers) < _MOST_STRANGERS:  # anybody may connect: files are few
-            self._strangers.add(writer)
+        if self._awaited:
+            while len(self._strangers) >= _MOST_STRANGERS:  # files are few; who was invited shows its token at once
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.transport.abort()
+            self._strangers[writer] = None
             with contextlib.suppress(OSError, EOFError, TimeoutError):
                 async with asyncio.timeout(SILENT_S):
                     token = await reader.readexactly(_TOKEN_BYTES)
-            self._strangers.discard(writer)
+            self._strangers.pop(writer, None)
         awaited = self._awaited.pop(token, None)
         if awaited is None or awaited.done():
             writer.transport.abort()

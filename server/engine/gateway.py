@@ -51,7 +51,7 @@ MOST_CALLS: Final = 1024
 """That wait for the coordinator before participants are read on."""
 GATHER_S: Final = 0.25
 _MEMORY_S: Final = 1.0  # between two looks at the memory of the process
-_DOCUMENTS: Final = 8  # that are held: study, roster, history, model, steps
+_DOCUMENTS: Final = 8  # that are held: study, roster, model, steps
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,15 @@ async def test_a_port_for_gateways_holds_few_strangers(monkeypatch: pytest.Monke
     """Each is an open file, of which the coordinator has few."""
     monkeypatch.setattr(server.engine.channel, "_MOST_STRANGERS", 4)
     port = CallPort("127.0.0.1")
-    invitation, _ = await port.invite()
+    invitation, joined = await port.invite()
     strangers = [await asyncio.open_connection(invitation.host, invitation.port) for _ in range(10)]
     ended = [asyncio.create_task(reader.read()) for reader, _ in strangers]
     await asyncio.wait(ended, timeout=0.5)
-    assert sum(one.done() for one in ended) == 6
+    assert [one.done() for one in ended] == [True] * 6 + [False] * 4
+    there = await asyncio.wait_for(invitation.accept(), 5)  # who was invited comes in all the same
+    here = await asyncio.wait_for(joined, 5)
+    for channel in (here, there):
+        channel.close()
     for one, (_, writer) in zip(ended, strangers, strict=True):
         one.cancel()
         writer.close()
