@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import client.participant_host
+import server.cohort_wait
 import server.pace
 from server.events import RESTING
 from tests.client.test_epochs import EPOCHS, EVERYBODY
 from tests.support.host_in_process import Play
-from tests.support.study_in_process import PARTICIPANTS, make_folder
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, make_folder
 
 ROUNDS = 6
 
@@ -21,6 +22,9 @@ ROUNDS = 6
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.pace, "REST_LEAST_S", 0.01)
     monkeypatch.setattr(server.pace, "UNKNOWN_ROUND_S", 0.0)  # these rounds are faster than any outside tests
+    # A busy machine may stop this process for longer than a participant has to connect.
+    monkeypatch.setattr(server.pace, "BACK_S", PATIENCE_S)
+    monkeypatch.setattr(server.cohort_wait, "ARRIVAL_S", PATIENCE_S)
 
 
 def rests(events: list[dict[str, Any]]) -> list[tuple[int, int]]:
