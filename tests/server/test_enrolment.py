@@ -17,7 +17,6 @@ from runtime.durable import StorageError
 from secagg.lottery import Draws
 from secagg.roster import Roster, RosterEntry, verify_roster
 from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment
-from server.open_calls import CallRefused
 from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
 from tests.support.ends_and_full_disks import no_room
@@ -26,6 +25,7 @@ from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
 from wire.enrolment import LARGEST_REQUEST, read_request
+from wire.open_calls import CallRefused
 from wire.study import write_draws
 from wire.transport import frame
 
