@@ -3,7 +3,7 @@
 uvicorn serves it in a thread with an event loop of its own. Metrics and health are read on the coordinator's loop, so
 neither is answered while that loop is stuck. Strangers can take little of the process: few connections at a time,
 accepted at a bounded rate, each for one short request and a few seconds. The page's streams last, and are counted
-apart. Metrics and health show counts, never identities; the page is the face's, behind `runtime.page_guard`.
+apart. Metrics and health show counts, never identities; the page is the face's, behind `server.page_guard`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runtime.address import join_address, split_address
-from runtime.page_guard import PASSWORD_FILE, PageGuard, password_in
 from server.enrolment import Enrolment
 from server.events import Event
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
+from server.page_guard import PASSWORD_FILE, PageGuard, password_in
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import waiting

@@ -27,8 +27,8 @@ from authority.link import open_link
 from authority.store import locked
 from authority.visit import attend, preview
 from runtime.failure import Failure
-from runtime.page_guard import PageGuard
 from runtime.text import duration, minute, peer_text
+from server.page_guard import PageGuard
 from wire.join_code import show_fingerprint
 
 VALID_S: Final = (3600, 86_400, 7 * 86_400)

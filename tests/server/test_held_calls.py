@@ -379,7 +379,7 @@ async def test_a_compressed_bomb_is_not_inflated(tmp_path: Path) -> None:
 
 SETTLED = """
 import gc
-from server import process_limits
+from wire import process_limits
 process_limits.settle()
 assert gc.isenabled() and gc.get_freeze_count() > 1000
 # A walk through everything would come after 700 x 10 x 10 new objects.

@@ -18,9 +18,9 @@ from starlette.routing import BaseRoute, Route
 
 import server.http_port
 from runtime.key_files import KeyFileError
-from runtime.page_guard import PASSWORD_FILE, password_in
 from server.events import Event
 from server.http_port import MOST_STREAMS, HttpPort, stays
+from server.page_guard import PASSWORD_FILE, password_in
 from tests.server.scraping import ask, quietly, stream
 from tests.support.commands import says
 
