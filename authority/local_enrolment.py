@@ -29,9 +29,9 @@ from authority.folder import AuthorityError, AuthorityFolder
 from authority.invitations import invite, open_places, places_of_desk
 from authority.store import locked
 from runtime.durable import StorageError
-from server.open_calls import PeerRates
 from wire.authority_statements import standing_statement
 from wire.join_code import JoinCode
+from wire.open_calls import PeerRates
 
 VALID_S: Final = 600.0
 """Validity of a code from the socket. The authority sees the request a second after it was sent."""

@@ -12,12 +12,12 @@ from typing import Final
 import structlog
 
 from mechanisms.plan import Plan
+from runtime.loop_lag import LoopLag
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
 from server.attempt.wait_reports import WaitReports
 from server.charges import Charges
 from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
-from server.loop_lag import LoopLag
 from server.membership import Membership
 from server.sessions import Sessions
 from wire.study import smallest_roster

@@ -19,7 +19,6 @@ from runtime.failure import ExitCode, Failure, NetworkFailure
 from runtime.processes import run_event_loop, stop_signals
 from runtime.service_notify import Notifier
 from secagg.masking import choose_keystream
-from server import process_limits
 from server.engine.gateway import GatewaySetup
 from server.engine.links import Gateways
 from server.engine.ray_engine import RayEngine
@@ -31,6 +30,7 @@ from server.session_port import IN_USE, SessionPort, listen, read_certificate
 from server.study import Outcome, Study
 from server.study_file import StudyConfiguration
 from server.study_tables import RAY
+from wire import process_limits
 from wire.ending import EXIT_CODES
 
 if TYPE_CHECKING:

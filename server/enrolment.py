@@ -27,11 +27,7 @@ from runtime.settings_file import ConfigurationError
 from runtime.text import minute
 from secagg.roster import InvalidRoster, Roster
 from secagg.signatures import verify_signature
-from server.enrolment_requests import EnrolmentRequests, QueueFull
 from server.membership import check_later_roster
-from server.open_calls import Caller, CallRefused, OpenCalls, PeerRates, address_of
-from server.process_limits import ENROLMENT_CONNECTIONS, connection_options
-from server.roster_file import ENROLMENT_FOLDER, RosterFile
 from server.study import Study
 from server.study_file import StudyConfiguration
 from wire import coordinator_pb2 as pb
@@ -50,6 +46,10 @@ from wire.authority_statements import (
 from wire.codec import PROTOCOL_VERSION
 from wire.enrolment import LARGEST_REQUEST, InvalidRequest, read_request
 from wire.join_code import fingerprint
+from wire.open_calls import Caller, CallRefused, OpenCalls, PeerRates, address_of
+from wire.process_limits import ENROLMENT_CONNECTIONS, connection_options
+from wire.records.enrolment_requests import EnrolmentRequests, QueueFull
+from wire.records.roster_file import ENROLMENT_FOLDER, RosterFile
 from wire.roster_history import check_descent, read_history
 from wire.study import read_draws
 from wire.transport import LARGEST_FRAME, NONCE_METADATA, SIGNATURE_METADATA, TIME_METADATA, InvalidChunk, unframe

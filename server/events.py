@@ -287,7 +287,7 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
         dropouts: participants that left the attempt.
         key_to_sum_s: from the first public key to the open sum.
         phase_seconds: by phase.
-        phase_cpu_s: CPU time of the coordinator, by phase and kind (`server.cpu_split`).
+        phase_cpu_s: CPU time of the coordinator, by phase and kind (`runtime.cpu_split`).
         upload_bytes, download_bytes: mean of a participant, protobuf framing included, TLS not.
         vector_bytes: of the masked vector alone.
         accuracy, loss: on the coordinator's own data; None where there is no model to judge.

@@ -31,11 +31,11 @@ from server.enrolment import Enrolment
 from server.events import Event
 from server.journal import Journal
 from server.metrics import CONTENT_TYPE, StudyMetrics
-from server.open_calls import PeerRates
 from server.page_guard import PASSWORD_FILE, PageGuard, password_in
 from server.study import Study
 from server.study_file import StudyConfiguration
 from server.study_view import waiting
+from wire.open_calls import PeerRates
 
 log = structlog.get_logger()
 

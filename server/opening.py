@@ -13,21 +13,30 @@ from learning.make_task import make_task
 from learning.own_data import load_test
 from learning.task import Task
 from learning.task_names import trained_task
+from mechanisms.plan import Plan
 from runtime.address import ports_from, split_address, split_addresses
 from runtime.durable import replace_durably
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import ConfigurationError
 from secagg.roster import NONE, Roster
+from secagg.sharing import CURIOUS
 from server.events import Event
 from server.journal import Journal
 from server.membership import SignedRoster
-from server.roster_file import RosterFile
 from server.study import Study
 from server.study_file import StudyConfiguration
-from server.transcripts import open_transcripts
 from wire.authority_statements import Card, InvalidCard, verify_card
 from wire.certificates import UNREADABLE
 from wire.join_code import fingerprint
+from wire.records.transcript_files import (
+    FOLDER,
+    PUBLISHED,
+    TranscriptError,
+    Transcripts,
+    are_published,
+    card_and_key,
+    check_publishing,
+)
 from wire.study import TERMS_FILE, StudyDocument, check_roster_fits, read_draws
 
 log = structlog.get_logger()
@@ -45,7 +54,7 @@ def open_study(
 
     Raises Failure, OSError, InfeasiblePlan, InvalidRoster: a file, an option or the plan can't be used.
     """
-    files = RosterFile.of(configuration)
+    files = configuration.roster_file()
     found = files.read()
     roster = found.roster
     task = task or make_task(configuration.study.task, dict(configuration.task))
@@ -160,3 +169,31 @@ def check_hosts(roster: Roster, colluders: int, one_machine: bool) -> None:
             f"privacy.adversarial to {largest / len(roster):.3g} or more, spread the participants over more hosts, "
             "or set coordinator.one_machine = true for a trial on one machine",
         )
+
+
+def open_transcripts(configuration: StudyConfiguration, study: bytes, plan: Plan) -> tuple[Transcripts | None, bool]:
+    """What a study's settings say about transcripts.
+
+    Returns:
+        Where they are kept, None where they aren't; and whether cohorts are public, by these settings or earlier ones.
+
+    Raises:
+        InfeasiblePlan: they are public, and the plan assumes that they are secret.
+        TranscriptError, ConfigurationError: key, card or the authority's key can't be used.
+    """
+    table = configuration.coordinator
+    public = table.publish_transcripts or are_published(table.state)
+    if public:
+        check_publishing(plan)
+    if table.transcripts == "off":
+        return None, public
+    if plan.adversary == CURIOUS:  # no participant signs who is in a sum: there is nothing to prove
+        if table.publish_transcripts:
+            raise TranscriptError("against a curious coordinator nothing is signed: set publish_transcripts = false")
+        return None, public
+    if not (table.card.exists() or table.transcript_key.exists() or table.publish_transcripts):
+        log.warning("no transcripts are kept: the study has no card and no transcript key", card=str(table.card))
+        return None, public
+    card, key = card_and_key(table.card, table.transcript_key, configuration.read_authority_public_key())
+    published = table.state.with_name(PUBLISHED) if table.publish_transcripts else None
+    return Transcripts(table.state.with_name(FOLDER), card, key, study, published=published), public

@@ -14,9 +14,9 @@ from typing import Any, Final
 import grpc
 
 from secagg.roster import Roster
-from server.open_calls import Caller, CallRefused
 from server.sessions import SessionRefused
 from wire.certificates import HOST_URI, IDENTITY_URI, host_uri, identity_uri
+from wire.open_calls import Caller, CallRefused
 
 CALLS_BESIDE: Final = 8  # health checks, and calls of a connection that just broke off
 _NAMES: Final = "x509_subject_alternative_name"  # as gRPC hands them over
@@ -55,7 +55,7 @@ class CertificateHolders:
         self._hosts: Counter[str] = Counter()
 
     def __call__(self, context: Any, method: str) -> Caller:
-        """Of `server.open_calls.Admit`; raises `CallRefused` where the certificate names no one on the roster."""
+        """Of `wire.open_calls.Admit`; raises `CallRefused` where the certificate names no one on the roster."""
         roster = self._roster()
         if roster is not self._counted:
             self._counted, self._hosts = roster, Counter(entry.host for entry in roster.entries)

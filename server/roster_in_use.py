@@ -13,9 +13,9 @@ import structlog
 from server.events import Event, ParticipantLost, WaitingForAuthority
 from server.journal import Journal
 from server.membership import Membership
-from server.roster_file import RosterFile
 from server.round_figures import roster_adopted
 from server.sessions import Sessions
+from wire.records.roster_file import RosterFile
 
 STATEMENT_LEFT_S: Final = 5.0  # of the validity of the authority's statement, when an attempt begins
 AUTHORITY_INTERVAL_S: Final = 1.0

@@ -20,10 +20,10 @@ from secagg.roster import Roster
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.events import RESTING
 from server.peer_certificate import check_certificate
-from server.process_limits import PortBounds, RefusedCalls
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.process_limits import PortBounds, RefusedCalls
 from wire.transport import TOKEN_METADATA, frames
 
 log = structlog.get_logger()

@@ -18,12 +18,12 @@ from grpc_reflection.v1alpha import reflection
 from runtime.address import join_address, split_address
 from runtime.failure import InputFailure, NetworkFailure
 from runtime.key_files import read_key_file
-from server import process_limits, service
-from server.open_calls import OpenCalls
+from server import service
 from server.peer_certificate import CertificateHolders, most_calls
 from server.service import Front
 from server.study_tables import CoordinatorTable
-from wire import coordinator_pb2
+from wire import coordinator_pb2, process_limits
+from wire.open_calls import OpenCalls
 from wire.transport import COORDINATOR_OPTIONS
 
 SERVER_OPTIONS = [("grpc.max_send_message_length", -1), *COORDINATOR_OPTIONS, ("grpc.so_reuseport", 0)]

@@ -17,9 +17,9 @@ from secagg.keys import session_statement
 from secagg.roster import Roster
 from secagg.signatures import verify_signature
 from server.events import RESTING
-from server.open_calls import PeerRates
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
+from wire.open_calls import PeerRates
 from wire.transport import NONCE_BYTES
 
 MOST_WAITING = 64  # messages to one participant; an attempt has about ten

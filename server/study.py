@@ -15,6 +15,7 @@ import structlog
 from learning.datasets import Dataset
 from learning.progress import Progress
 from learning.task import Task
+from runtime.loop_lag import LoopLag
 from secagg.context import RoundConfig
 from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
@@ -44,23 +45,22 @@ from server.events import (
 from server.exclusions import Exclusions
 from server.farewell import Farewell
 from server.journal import Journal, read_events
-from server.loop_lag import LoopLag
 from server.membership import Membership, SignedRoster
 from server.pace import BACK_S, LONGEST_REST, REST_MOST_S, Pace
-from server.process_limits import PortBounds, RefusedCalls, process_figures
-from server.roster_file import RosterFile
 from server.roster_in_use import RosterInUse
 from server.round_figures import round_completed, study_started
 from server.sessions import RESUMABLE, Session, Sessions
 from server.study_file import StudyConfiguration
 from server.study_view import StudyView
 from server.trained_model import Learned, TrainedModel
-from server.transcripts import Transcripts
 from server.workers import Workers, to_its_end
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
+from wire.process_limits import PortBounds, RefusedCalls, process_figures
 from wire.records.ledger import Row
+from wire.records.roster_file import RosterFile
+from wire.records.transcript_files import Transcripts
 from wire.roster_history import write_history
 from wire.study import StudyDocument, round_parameters
 

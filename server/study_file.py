@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from learning.task import Task
     from mechanisms.evaluation import Evaluation
     from mechanisms.plan import Plan
+    from wire.records.roster_file import RosterFile
     from wire.study import StudyDocument
 
 STUDY_FILE = "study.toml"
@@ -206,6 +207,19 @@ class StudyConfiguration(Settings):
                 "would be late. Set the deadline to what vectors need beyond the offset"
             )
         return self
+
+    def roster_file(self) -> RosterFile:
+        """The roster on disk. Raises `ConfigurationError`: the authority's public key can't be used."""
+        from wire.records.roster_file import ENROLMENT_FOLDER, RosterFile
+
+        table = self.coordinator
+        return RosterFile(
+            table.roster,
+            table.lottery,
+            table.state.parent / ENROLMENT_FOLDER,
+            study=self.study.name,
+            authority_public=self.read_authority_public_key(),
+        )
 
     def read_authority_public_key(self) -> bytes:
         """The 32 bytes of the key that signs rosters.

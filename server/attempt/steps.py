@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
+from runtime.cpu_split import CpuSplit
 from secagg.errors import ProtocolError
 from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHARE_KEYS, UNMASKING, MaskedInput
 from secagg.parameters import RoundParameters
 from secagg.server_cohort import Checked
 from server.attempt.uploads import UploadRefused
-from server.cpu_split import CpuSplit
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage

@@ -34,12 +34,12 @@ from server.attempt.inbox import Staged
 from server.attempt.outgoing import AT_ONCE
 from server.attempt.steps import PHASE_FIELDS, read_message
 from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
-from server.engine.channel import CallChannel, Calls, Invitation
-from server.process_limits import PortBounds, RefusedCalls, raise_limit, resident_mb
 from server.session_port import Certificate, SessionPort
 from server.sessions import CLOSED, Session, Sessions, check_proof
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
+from wire.gateway_channel import CallChannel, Calls, Invitation
+from wire.process_limits import PortBounds, RefusedCalls, raise_limit, resident_mb
 
 log = structlog.get_logger()
 

@@ -24,13 +24,13 @@ from server.attempt.attempt import Attempt
 from server.attempt.inbox import PartialSum, Said
 from server.attempt.steps import Step
 from server.attempt.uploads import UploadRefused, Uploads
-from server.engine.channel import Calls, FarGateway
 from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
 from server.sessions import CLOSED, STOPPED, Session, SessionRefused, TooManySessions
 from server.study import Study
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
+from wire.gateway_channel import Calls, FarGateway
 
 log = structlog.get_logger()
 

@@ -18,10 +18,10 @@ from runtime.address import ports_from
 from runtime.ray_start import cluster_address, start_ray
 from secagg.parallel import Parallel
 from secagg.roster import Roster
-from server.engine.channel import CallPort, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
-from server.process_limits import settle
 from server.study_tables import EngineTable
+from wire.gateway_channel import CallPort, FarGateway, Invitation
+from wire.process_limits import settle
 
 log = structlog.get_logger()
 

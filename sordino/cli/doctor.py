@@ -171,7 +171,7 @@ def _of_a_study(party: Party) -> Iterator[Check]:
         )
 
     def transcript_key() -> str:
-        from server.transcripts import open_transcripts
+        from server.opening import open_transcripts
 
         plan = study.document(study.places).plan
         kept, public = open_transcripts(study, b"", plan)

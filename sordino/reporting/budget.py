@@ -251,7 +251,7 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
 def _released(contents: Contents) -> float | None:
     """epsilon of readers of released models; None where the study document isn't at hand, which has the sampling."""
     from mechanisms.accounting import Account, RoundCharge
-    from server.transcripts import are_published
+    from wire.records.transcript_files import are_published
 
     plan = _plan(contents)
     if plan is None:

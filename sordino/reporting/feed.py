@@ -19,11 +19,11 @@ from secagg.messages import PHASES
 from server import events
 from server.reasons import WORDS, class_of_dropout
 from server.study_view import StudyView, waiting
-from server.transcripts import FOLDER, PUBLISHED, file_name
 from sordino.reporting.report_terms import mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
 from sordino.reporting.study_text import PlainLines, reported_figures, size_text
 from wire.guarantee import guarantee
+from wire.records.transcript_files import FOLDER, PUBLISHED, file_name
 
 if TYPE_CHECKING:
     from mechanisms.plan import Plan

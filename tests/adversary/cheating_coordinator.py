@@ -33,7 +33,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg.context import RoundConfig
 from secagg.lottery import Ticket
 from secagg.roster import InvalidRoster, sign_roster, verify_roster
-from server.process_limits import RefusedCalls
 from server.service import handlers
 from server.session_port import SERVER_OPTIONS
 from server.sessions import Session, Sessions, check_proof
@@ -47,6 +46,7 @@ from tests.support.signed_rosters import published
 from tests.support.study_in_process import identities
 from wire import codec
 from wire import coordinator_pb2 as pb
+from wire.process_limits import RefusedCalls
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.roster_history import write_history
 from wire.study import round_parameters

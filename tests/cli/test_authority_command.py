@@ -18,8 +18,8 @@ from unittest.mock import Mock
 import pytest
 
 import server.enrolment
-import server.roster_file
 import sordino.cli.authority_run as verb
+import wire.records.roster_file
 from authority.folder import AuthorityFolder, open_folder
 from authority.founding import write_roster
 from authority.roster import begin
@@ -65,7 +65,7 @@ def sign_terms(home: Path) -> None:
 
 @pytest.fixture
 def coordinator(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
-    for module in (server.enrolment, server.roster_file):  # what it logs isn't the command's output
+    for module in (server.enrolment, wire.records.roster_file):  # what it logs isn't the command's output
         monkeypatch.setattr(module, "log", Mock())
     folder = shutil.copytree(home / "coordinator", tmp_path / "coordinator")
     shutil.copytree(folder / "tls", folder, dirs_exist_ok=True)

@@ -19,7 +19,6 @@ from authority.new_study import make_local_study, new_study
 from runtime.failure import Failure
 from runtime.key_files import read_key_file
 from secagg.roster import Roster, verify_roster
-from server.roster_file import RosterFile
 from server.session_port import read_certificate
 from tests.support.card_of_a_study import authority_of
 from tests.support.commands import Run, one_clear_error, output, refusal, says, words
@@ -294,7 +293,7 @@ def test_a_study_under_an_authority_that_is_elsewhere(tmp_path: Path, run: Run) 
     assert configuration.coordinator.enrolment_listen == "0.0.0.0:9444"
     assert not configuration.coordinator.one_machine
     assert configuration.read_authority_public_key().hex() == (carried / "authority.pub").read_text().strip()
-    assert RosterFile.of(configuration).read().roster.version == 1
+    assert configuration.roster_file().read().roster.version == 1
     keys = open_folder(tmp_path / "authority").keys
     assert verify_card(configuration.coordinator.card.read_bytes(), keys.fingerprint).address == "localhost:9443"
     assert configuration.coordinator.client_ca.read_bytes() == keys.tls.pem

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 import client.host_file
 import secagg.roster
-import server.roster_file
 import server.study_file
+import wire.records.roster_file
 from client.credentials import CertificateError, KeyFileError, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, check_certificate
 from client.journal import check_ledger
@@ -28,7 +28,6 @@ from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, s
 from runtime.durable import StorageError
 from runtime.settings_file import ConfigurationError
 from secagg.roster import InvalidRoster
-from server.roster_file import UNDER_WAY, RosterFile
 from tests.fuzz.document_targets import AUTHORITY, ENTRY, client_certificate, tls_key
 from tests.fuzz.mutations import change_bytes, change_encoded, indented, json_mutation, pem_mutation
 from tests.fuzz.target import Choices, Target, must, trusting
@@ -39,6 +38,7 @@ from tests.support.signed_rosters import published, put
 from wire.authority_statements import write_package
 from wire.records.ledger import PARTICIPANT, About, Ledger, head_file, read_ledger
 from wire.records.ledger_rows import make_entry
+from wire.records.roster_file import UNDER_WAY, RosterFile
 from wire.roster_history import HISTORY_FILE
 
 
@@ -208,7 +208,7 @@ def read_roster_folder(data: bytes) -> None:
     places = folder / "roster.json", folder / "lottery.json", folder / "enrolment"
     files = RosterFile(*places, study="test", authority_public=AUTHORITY)
     quiet = SimpleNamespace(warning=lambda *_, **__: None, info=lambda *_, **__: None)
-    kept, server.roster_file.log = server.roster_file.log, quiet
+    kept, wire.records.roster_file.log = wire.records.roster_file.log, quiet
     try:
         _put(folder / "enrolment" / UNDER_WAY, data)
         with trusting(secagg.roster):
@@ -220,7 +220,7 @@ def read_roster_folder(data: bytes) -> None:
             if files._newest is not None:
                 files.changed()
     finally:
-        server.roster_file.log = kept
+        wire.records.roster_file.log = kept
         for left in (folder / "enrolment" / UNDER_WAY, folder / "lottery.json", folder / HISTORY_FILE):
             left.unlink(missing_ok=True)
 

@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 
 import server.service
 from secagg.messages import NOISE_SEED_BYTES, SALT_BYTES, SHARE_BYTES, CohortKeys, NeighbourShares, UnmaskingReply
-from server.open_calls import Caller, CallRefused
 from server.peer_certificate import CertificateHolders, check_certificate
 from server.sessions import SessionRefused, Sessions
 from tests.fuzz.mutations import message_mutation
@@ -23,6 +22,7 @@ from tests.support.message_codecs import CODECS, Codec
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.certificates import HOST_URI, IDENTITY_URI
+from wire.open_calls import Caller, CallRefused
 from wire.transport import CHUNK_BYTES, InvalidChunk, frame, unframe
 
 BY_FIELD: Final = {one.field: one for one in CODECS.values()}

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from runtime.cpu_split import KINDS
 from runtime.failure import ExitCode, Failure
 from secagg.masking import word_dtype
 from secagg.messages import PHASES
 from secagg.parameters import choose_graph, complete_graph_threshold
-from server.cpu_split import KINDS
 from server.events import (
     CONNECTING,
     AttemptAborted,

@@ -19,12 +19,12 @@ from server.events import Event, RoundCompleted
 from server.http_port import HttpPort, HttpThread, guarded
 from server.journal import read_events
 from server.study_view import StudyView
-from server.transcripts import FOLDER, file_name
 from sordino.reporting.feed import StudyFeed
 from sordino.reporting.live_page import LivePage, shown_beside
 from tests.server.scraping import answered, quietly, stream
 from tests.support.event_stream import WITHOUT_NOISE, make_events
 from tests.support.study_in_process import coordinator, with_tables
+from wire.records.transcript_files import FOLDER, file_name
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = "<img src=x onerror=document.title='hit'><script>document.title='hit'</script>"

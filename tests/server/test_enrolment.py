@@ -11,14 +11,12 @@ import grpc
 import pytest
 
 import server.enrolment
-import server.enrolment_requests
-import server.roster_file
+import wire.records.enrolment_requests
+import wire.records.roster_file
 from runtime.durable import StorageError
 from secagg.lottery import Draws
 from secagg.roster import Roster, RosterEntry, verify_roster
 from server.enrolment import CALLS_AT_ONCE, NONCE_VALID_S, Challenges, Enrolment
-from server.open_calls import CallRefused
-from server.roster_file import RosterFile
 from server.study_file import ConfigurationError
 from tests.support.ends_and_full_disks import no_room
 from tests.support.enrolment_port import STUDY, Authority, FakeStudy, configuration, document, identity, port, request
@@ -26,6 +24,7 @@ from tests.support.study_in_process import until
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
 from wire.enrolment import LARGEST_REQUEST, read_request
+from wire.open_calls import CallRefused
 from wire.study import write_draws
 from wire.transport import frame
 
@@ -115,8 +114,8 @@ async def test_what_is_no_request(tmp_path: Path) -> None:
 
 async def test_what_waits_is_bounded_and_the_oldest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue without bounds, or one that drops its oldest, fails here."""
-    monkeypatch.setattr(server.enrolment_requests, "MOST_WAITING", 4)
-    monkeypatch.setattr(server.enrolment_requests, "MOST_OF_ONE_ADDRESS", 3)
+    monkeypatch.setattr(wire.records.enrolment_requests, "MOST_WAITING", 4)
+    monkeypatch.setattr(wire.records.enrolment_requests, "MOST_OF_ONE_ADDRESS", 3)
     async with port(tmp_path) as where:
         store, code = where.enrolment._requests, where.authority.code()
         sent = [request(code, identity(f"mallory {number}")) for number in range(3)]
@@ -126,7 +125,7 @@ async def test_what_waits_is_bounded_and_the_oldest_stay(tmp_path: Path, monkeyp
         assert (name, "from your address" in told) == ("RESOURCE_EXHAUSTED", True)
         ann = request(code, identity("ann"))
         await store.add(read_request(ann), "192.0.2.1")
-        with pytest.raises(server.enrolment_requests.QueueFull):
+        with pytest.raises(wire.records.enrolment_requests.QueueFull):
             await store.add(read_request(request(code, identity("bob"))), "192.0.2.2")
         assert await where.pending() == [*sent, ann]
         again = request(code, identity("ann"))  # of one identity the later one counts, and needs no further room
@@ -199,7 +198,7 @@ async def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pyt
             assert (name, "can't write requests down" in told) == ("RESOURCE_EXHAUSTED", True)
             assert len(where.enrolment._requests) == 1
         with monkeypatch.context() as patch:
-            patch.setattr(server.roster_file, "replace_durably", no_room)
+            patch.setattr(wire.records.roster_file, "replace_durably", no_room)
             name, told = await status(where.publish(package))
             assert (name, "make room" in told) == ("RESOURCE_EXHAUSTED", True)
         assert (where.files.newest.version, where.study.offered) == (1, [])
@@ -330,7 +329,7 @@ def test_a_card_of_somebody_else(tmp_path: Path) -> None:
     for card, expected in ((other.card(), "another authority"), (authority.card(study="other"), "study 'other'")):
         (tmp_path / "card.json").write_bytes(card)
         chosen = configuration(tmp_path, authority)
-        files = RosterFile.of(chosen)
+        files = chosen.roster_file()
         files.read()
         with pytest.raises(ConfigurationError, match=expected):
             Enrolment(chosen, FakeStudy(), files)

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import server.engine.channel
+import wire.gateway_channel
 from secagg.messages import CONSISTENCY_CHECK, ConsistencySignature
-from server.engine.channel import CallChannel, CallPort, Calls
 from server.engine.gateway import CALLS_AT_ONCE, MOST_CALLS, Gateway, GatewaySetup
 from server.engine.links import Link, RemoteSession, UploadsAtGateways
-from server.process_limits import PortBounds
 from server.session_port import Certificate
 from tests.support.attempts_in_memory import make_config
 from wire import coordinator_pb2 as pb
+from wire.gateway_channel import CallChannel, CallPort, Calls
+from wire.process_limits import PortBounds
 
 
 def a_gateway() -> Gateway:
@@ -109,7 +109,7 @@ async def test_a_participant_has_one_message_checked_however_often_it_returns() 
 
 async def test_a_port_for_gateways_holds_few_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is an open file, of which the coordinator has few."""
-    monkeypatch.setattr(server.engine.channel, "_MOST_STRANGERS", 4)
+    monkeypatch.setattr(wire.gateway_channel, "_MOST_STRANGERS", 4)
     port = CallPort("127.0.0.1")
     invitation, joined = await port.invite()
     strangers = [await asyncio.open_connection(invitation.host, invitation.port) for _ in range(10)]
@@ -127,11 +127,11 @@ async def test_a_port_for_gateways_holds_few_strangers(monkeypatch: pytest.Monke
 
 
 async def test_silence_in_the_midst_of_a_message_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.engine.channel, "BEAT_S", 0.05)
-    monkeypatch.setattr(server.engine.channel, "SILENT_S", 0.2)
+    monkeypatch.setattr(wire.gateway_channel, "BEAT_S", 0.05)
+    monkeypatch.setattr(wire.gateway_channel, "SILENT_S", 0.2)
     port, here, there = await connected()
     there._beating.cancel()
-    there._writer.write(server.engine.channel._HEADER.pack(1000, 0) + bytes(10))
+    there._writer.write(wire.gateway_channel._HEADER.pack(1000, 0) + bytes(10))
     with pytest.raises(TimeoutError, match="silent"):
         await asyncio.wait_for(heard(here), 5)
     for channel in (here, there):

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import server.engine.channel
 import tests.support.study_in_process
+import wire.gateway_channel
 from client.behaviour import Behaviour, Encoding, Words
 from server.attempt import outgoing
 from server.attempt.steps import PHASE_FIELDS
@@ -147,8 +147,8 @@ async def test_a_gateway_that_is_cut_off(
 ) -> None:
     """Nothing reaches it and nothing comes from it any more; both sides end its sessions by themselves."""
     monkeypatch.setattr(outgoing, "FAR_AT_ONCE", 1)
-    monkeypatch.setattr(server.engine.channel, "BEAT_S", 0.2)
-    monkeypatch.setattr(server.engine.channel, "SILENT_S", 3.0)
+    monkeypatch.setattr(wire.gateway_channel, "BEAT_S", 0.2)
+    monkeypatch.setattr(wire.gateway_channel, "SILENT_S", 3.0)
     monkeypatch.setattr(tests.support.study_in_process, "near_gateways", partial(near_gateways, kind=DistantGateway))
     story, where, killed = await play(study_folder, tmp_path, kind)
     assert (story.ended, len(killed), len(where.gateways)) == (0, 1, 3)

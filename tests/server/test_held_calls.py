@@ -23,24 +23,25 @@ from unittest import mock
 import grpc
 import pytest
 
-import server.open_calls
-import server.process_limits
+import wire.open_calls
+import wire.process_limits
 from client.connection import SERVICE, open_session
 from client.credentials import load_identity
 from client.host_file import load
 from secagg.keys import IdentityKey
-from server import enrolment, process_limits
-from server.open_calls import Caller, OpenCalls, PeerRates, address_of
+from server import enrolment
 from server.peer_certificate import most_calls
-from server.process_limits import PortBounds
 from server.session_port import make_session_server
 from tests.support import enrolment_port
 from tests.support.enrolment_port import port
 from tests.support.issued_certificates import tls_authority_of
 from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing, until
 from wire import coordinator_pb2 as pb
+from wire import process_limits
 from wire.certificates import host_uri, identity_uri, new_key, private_pem
 from wire.ending import ROUNDS_DONE
+from wire.open_calls import Caller, OpenCalls, PeerRates, address_of
+from wire.process_limits import PortBounds
 
 DESCRIBE = pb.DescribeRequest(protocol_version=1).SerializeToString()
 ALONE = ("grpc.use_local_subchannel_pool", 1)
@@ -78,7 +79,7 @@ async def codes(calls: list[Any]) -> set[grpc.StatusCode]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port for enrolment that waits half a second for a message."""
-    monkeypatch.setattr(server.open_calls, "FIRST_MESSAGE_S", 0.5)
+    monkeypatch.setattr(wire.open_calls, "FIRST_MESSAGE_S", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -225,7 +226,7 @@ async def test_an_answer_that_nobody_takes_ends(monkeypatch: pytest.MonkeyPatch)
     class Details:
         method = "/any/Download"
 
-    monkeypatch.setattr(server.open_calls, "WRITE_S", 0.05)
+    monkeypatch.setattr(wire.open_calls, "WRITE_S", 0.05)
     calls, context = OpenCalls(lambda *_: Caller("one", 1)), _Context()
     handler = await calls.intercept_service(found, Details())
     with pytest.raises(grpc.aio.AbortError):
@@ -325,7 +326,7 @@ def test_a_burst_and_then_the_rate() -> None:
 
 
 def test_memory_is_bounded_and_whoever_calls_now_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.open_calls, "MOST_PEERS", 10)
+    monkeypatch.setattr(wire.open_calls, "MOST_PEERS", 10)
     rates = PeerRates(1e-9, 1.0, lambda: 0.0)
     assert rates.allow("busy")
     for number in range(50):
@@ -378,7 +379,7 @@ async def test_a_compressed_bomb_is_not_inflated(tmp_path: Path) -> None:
 
 SETTLED = """
 import gc
-from server import process_limits
+from wire import process_limits
 process_limits.settle()
 assert gc.isenabled() and gc.get_freeze_count() > 1000
 # A walk through everything would come after 700 x 10 x 10 new objects.
@@ -416,7 +417,7 @@ def test_few_walks_and_no_holes() -> None:
 
 async def test_refused_calls_leave_nothing(study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers' cycles are collected within an attempt or a wait: the collector by itself would come much later."""
-    monkeypatch.setattr(server.process_limits, "REFUSALS_PER_WALK", 10)
+    monkeypatch.setattr(wire.process_limits, "REFUSALS_PER_WALK", 10)
     walks: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:

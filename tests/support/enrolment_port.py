@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from secagg.keys import IdentityKey
 from secagg.roster import NONE, Roster, RosterEntry
 from server.enrolment import Enrolment, make_server
-from server.roster_file import RosterFile
 from server.session_port import read_certificate
 from server.study_file import CoordinatorTable, PrivacyTable, StudyConfiguration, StudyTable
 from tests.support.signed_rosters import published
@@ -36,6 +35,7 @@ from wire.authority_statements import (
 from wire.certificates import CertificateAuthority, identity_uri, key_of_request, new_key, private_pem
 from wire.enrolment import EnrolmentRequest, SignedRequest, make_csr, make_request, read_request
 from wire.join_code import JoinCode
+from wire.records.roster_file import RosterFile
 from wire.roster_history import HISTORY_FILE, NEWEST_FILE
 from wire.study import StudyDocument, coding, plan_study
 from wire.transport import frames
@@ -260,7 +260,7 @@ async def port(folder: Path, authority: Authority | None = None, study: FakeStud
     """Open an enrolment port with its files in ``folder``."""
     authority = authority or Authority()
     chosen, study = configuration(folder, authority), study or FakeStudy()
-    files = RosterFile.of(chosen)
+    files = chosen.roster_file()
     files.read()
     enrolment = Enrolment(chosen, study, files)
     server = make_server(enrolment)

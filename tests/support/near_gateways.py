@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from secagg.roster import Roster
-from server.engine.channel import CallPort, FarGateway, Invitation
 from server.engine.gateway import Gateway, GatewaySetup
 from server.engine.links import Gateways
 from server.session_port import read_certificate
 from server.study import Study
 from server.study_file import StudyConfiguration
+from wire.gateway_channel import CallPort, FarGateway, Invitation
 
 COUNT = int(os.environ.get("SORDINO_TEST_GATEWAYS", "0"))
 """Of every coordinator that tests serve in their own process, and in processes of `running_study` (of Ray there)."""

@@ -218,7 +218,7 @@ def run_attempt(setting: Setting, threads: int = 1) -> dict[str, Any]:
     with ThreadPoolExecutor(threads) as pool:
         attempt = _Attempt(setting, Parallel(pool.map, threads))
         # Collections of the oldest generation walk the objects of all participants, which a process of one participant
-        # doesn't hold, and the coordinator's process postpones them to the attempt's end (server/process_limits.py).
+        # doesn't hold, and the coordinator's process postpones them to the attempt's end (wire/process_limits.py).
         gc.collect()
         gc.freeze()
         thresholds = gc.get_threshold()

@@ -10,9 +10,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from runtime.cpu_split import KINDS
 from runtime.text import counted
 from secagg.messages import PHASES
-from server.cpu_split import KINDS
 from sordino.lab.loadtest.summary import BETWEEN, CAUSES, UNPLANNED, UNSEEN, EndedRound, round_name, seconds_in
 
 _DIM: Final = "bright_black"

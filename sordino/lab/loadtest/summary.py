@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from runtime.cpu_split import KINDS
 from runtime.text import counted
 from secagg.messages import PHASES
-from server.cpu_split import KINDS
 from server.events import CONNECTING, AttemptAborted, AttemptStarted, Event, ParticipantDropped, RoundCompleted
 from server.study_view import AttemptView, StudyView
 from sordino.lab.loadtest.faults import Delay, Drop
@@ -82,7 +82,7 @@ class EndedRound:
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     """Of the coordinator's event loop."""
     phase_cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """CPU time of the coordinator, by phase and kind (`server.cpu_split`)."""
+    """CPU time of the coordinator, by phase and kind (`runtime.cpu_split`)."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
 

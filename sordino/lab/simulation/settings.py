@@ -91,10 +91,8 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
 
 def from_folder(directory: Path, values: Mapping[str, Any]) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
     """Return a folder's study with `CHANGES`, and a function that makes it with further changes."""
-    from server.roster_file import RosterFile
-
     configuration = load(directory)
-    places = configuration.study.participants or len(RosterFile.of(configuration).read().roster)
+    places = configuration.study.participants or len(configuration.roster_file().read().roster)
     anew = {name: value for name, value in values.items() if name in CHANGES}
     if values.get("sampling") == "none" and "cohort" not in values:
         anew.pop("sampling")

@@ -24,8 +24,6 @@ from mechanisms.statement import RELEASED
 from runtime.durable import StorageError, replace_durably
 from runtime.key_files import KeyFileError
 from secagg.server_unmasking import Unmasking
-from secagg.sharing import CURIOUS
-from server.study_file import StudyConfiguration
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import InvalidCard, verify_card
@@ -67,35 +65,7 @@ def check_publishing(plan: Plan) -> None:
         )
 
 
-def open_transcripts(configuration: StudyConfiguration, study: bytes, plan: Plan) -> tuple[Transcripts | None, bool]:
-    """What a study's settings say about transcripts.
-
-    Returns:
-        Where they are kept, None where they aren't; and whether cohorts are public, by these settings or earlier ones.
-
-    Raises:
-        InfeasiblePlan: they are public, and the plan assumes that they are secret.
-        TranscriptError, ConfigurationError: key, card or the authority's key can't be used.
-    """
-    table = configuration.coordinator
-    public = table.publish_transcripts or are_published(table.state)
-    if public:
-        check_publishing(plan)
-    if table.transcripts == "off":
-        return None, public
-    if plan.adversary == CURIOUS:  # no participant signs who is in a sum: there is nothing to prove
-        if table.publish_transcripts:
-            raise TranscriptError("against a curious coordinator nothing is signed: set publish_transcripts = false")
-        return None, public
-    if not (table.card.exists() or table.transcript_key.exists() or table.publish_transcripts):
-        log.warning("no transcripts are kept: the study has no card and no transcript key", card=str(table.card))
-        return None, public
-    card, key = _card_and_key(table.card, table.transcript_key, configuration.read_authority_public_key())
-    published = table.state.with_name(PUBLISHED) if table.publish_transcripts else None
-    return Transcripts(table.state.with_name(FOLDER), card, key, study, published=published), public
-
-
-def _card_and_key(card_file: Path, key_file: Path, authority_public: bytes) -> tuple[bytes, Ed25519PrivateKey]:
+def card_and_key(card_file: Path, key_file: Path, authority_public: bytes) -> tuple[bytes, Ed25519PrivateKey]:
     """The card and the key whose public half it names; raises `TranscriptError`, which says what to change."""
     try:
         card = card_file.read_bytes()

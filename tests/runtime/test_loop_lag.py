@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from server.loop_lag import INTERVAL_S, MEMORY_S, LagHistogram, LoopLag, RecentLag
+from runtime.loop_lag import INTERVAL_S, MEMORY_S, LagHistogram, LoopLag, RecentLag
 
 
 def test_quantiles_are_rounded_up_by_little() -> None:

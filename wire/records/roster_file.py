@@ -18,7 +18,6 @@ import structlog
 
 from runtime.durable import replace_durably
 from secagg.roster import InvalidRoster, Roster, RosterHead, verify_roster
-from server.study_file import StudyConfiguration
 from wire.authority_statements import InvalidPackage, Package, read_package, write_package
 from wire.roster_history import HISTORY_FILE, NEWEST_FILE, NewestRoster, read_history, verify_newest
 
@@ -60,18 +59,6 @@ class RosterFile:
         self._stated: dict[bytes, tuple[bytes, float]] = {}  # by digest of its roster
         self._heads: tuple[RosterHead, ...] = ()
         self._writing = threading.Lock()  # no one reads half-written files
-
-    @classmethod
-    def of(cls, configuration: StudyConfiguration) -> RosterFile:
-        """Those that study.toml names. Raises `ConfigurationError`: the authority's public key can't be used."""
-        table = configuration.coordinator
-        return cls(
-            table.roster,
-            table.lottery,
-            table.state.parent / ENROLMENT_FOLDER,
-            study=configuration.study.name,
-            authority_public=configuration.read_authority_public_key(),
-        )
 
     def check(self, roster_file: bytes) -> Roster:
         """Whether the authority signed this roster, and for this study. Plan and lottery are the caller's to check.

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import runtime.durable
-import server.roster_file
+import wire.records.roster_file
 from secagg.lottery import Draws
 from secagg.roster import InvalidRoster, RosterEntry, sign_roster, verify_roster
-from server.roster_file import UNDER_WAY, RosterFile
 from tests.support.ends_and_full_disks import no_room
 from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.authority_statements import Package, read_package
+from wire.records.roster_file import UNDER_WAY, RosterFile
 from wire.roster_history import HISTORY_FILE, NEWEST_FILE
 from wire.study import write_draws
 
@@ -62,7 +62,7 @@ def test_a_crash_leaves_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     put(tmp_path, 1)
     one = files(tmp_path)
     one.read()
-    honest, done = server.roster_file.replace_durably, []
+    honest, done = wire.records.roster_file.replace_durably, []
 
     def crash(path: Path, data: bytes) -> None:
         if len(done) == writes:
@@ -71,7 +71,7 @@ def test_a_crash_leaves_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         honest(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(server.roster_file, "replace_durably", crash)
+        patch.setattr(wire.records.roster_file, "replace_durably", crash)
         if writes < 5:
             with pytest.raises(KeyboardInterrupt):
                 publish(one, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from server.cpu_split import KINDS, LOOP, REST, CpuSplit
+from runtime.cpu_split import KINDS, LOOP, REST, CpuSplit
 
 
 def burn(seconds: float) -> None:

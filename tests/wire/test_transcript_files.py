@@ -19,14 +19,6 @@ from runtime.failure import Failure
 from runtime.key_files import write_key_file
 from server.opening import open_study
 from server.study_file import ConfigurationError, load
-from server.transcripts import (
-    TranscriptError,
-    Transcripts,
-    are_published,
-    check_publishing,
-    file_name,
-    read_transcript_key,
-)
 from sordino.reporting.transcript_text import lines
 from tests.support.card_of_a_study import pem, put_card
 from tests.support.ends_and_full_disks import no_room
@@ -49,6 +41,14 @@ from wire.ending import ROUNDS_DONE
 from wire.records.ledger import read_ledger
 from wire.records.transcript import Excluded
 from wire.records.transcript_checks import Chain, verify_transcript
+from wire.records.transcript_files import (
+    TranscriptError,
+    Transcripts,
+    are_published,
+    check_publishing,
+    file_name,
+    read_transcript_key,
+)
 
 
 def kept(folder: Path, published: Path | None = None) -> Transcripts:
