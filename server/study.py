@@ -27,7 +27,7 @@ from server.attempt.record import NOTHING_KEPT, AttemptRecord, is_kept
 from server.attempt.returns import Returns
 from server.attempt.steps import AttemptFailed, most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
-from server.charges import Charges
+from wire.records.charges import Charges
 from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,

@@ -48,7 +48,8 @@ class NearGateway(FarGateway):
         """Its connections break at once, and nothing more is said or heard."""
         self._call_port.close()
         self.gateway.end_attempt()
-        port: Any = self.gateway._port
+        port: Any
+        port, self.gateway._port = self.gateway._port, None  # where two stops of one server meet, gRPC crashes
         if port is not None:
             asyncio.get_running_loop().create_task(port._server.stop(0))
 
