@@ -17,6 +17,8 @@ ROOM ?=
 LOWEST_TESTS := secagg mechanisms wire runtime authority server cli/test_command.py lab/test_demo.py
 # Three on two cores: what talks over the network waits a third of its time.
 WORKERS ?= 3
+# A worker that crashes ends the run: pytest-xdist 3.8 would wait for ever for the tests of its group.
+IN_WORKERS := -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 , := ,
@@ -65,10 +67,10 @@ demo: .venv-demo/.stamp ## one machine plays all parts: a private training run w
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
 
 test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
-	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
+	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest $(IN_WORKERS) $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
 
 test-lowest: .venv-lowest/.stamp ## tests of the cores, the ports and the demo with the lowest versions of all libraries
-	@.venv-lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS) $(addprefix tests/,$(LOWEST_TESTS))
+	@.venv-lowest/bin/python -m pytest $(IN_WORKERS) $(PYTEST_ARGS) $(addprefix tests/,$(LOWEST_TESTS))
 
 lint: .venv/.stamp ## ruff, rules and layout
 	@.venv/bin/python -m ruff check .
@@ -84,7 +86,7 @@ bench-peers: .venv-demo/.stamp .venv-peers/.stamp ## the same work by Flower and
 	@.venv-demo/bin/python -m sordino bench peers $(BENCH_ARGS)
 
 flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower's simulation and over SuperNodes (seven minutes)
-	@.venv-peers/bin/python -m pytest -n $(WORKERS) --dist loadgroup tests/test_groups.py tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
+	@.venv-peers/bin/python -m pytest $(IN_WORKERS) tests/test_groups.py tests/flower tests/adversary/test_visits.py $(PYTEST_ARGS)
 
 lora-test: .venv/.stamp ## examples/lora in a short form; adds peft and transformers to .venv (180 MB)
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[torch,peft]'

@@ -49,6 +49,8 @@ BITES = settings(
 def no_constants_of_other_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     if not EXAMPLES:
         monkeypatch.setattr(providers, "_get_local_constants", providers.Constants)
+        cache = type(providers.CONSTANTS_CACHE)(1024)  # an earlier test of this process has left its own in the old one
+        monkeypatch.setattr(providers, "CONSTANTS_CACHE", cache)
 
 
 def found(machine: type[RuleBasedStateMachine]) -> Broken:
