@@ -19,6 +19,7 @@ LOWEST_TESTS := secagg mechanisms wire runtime authority server cli/test_command
 WORKERS ?= 3
 # A worker that crashes ends the run: pytest-xdist 3.8 would wait for ever for the tests of its group.
 IN_WORKERS := -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+PYTEST := env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest $(IN_WORKERS)
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 , := ,
@@ -36,7 +37,7 @@ LOAD_ARGS ?=
 COMPOSE_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
-.PHONY: help demo test test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables soak scale-test
+.PHONY: help demo test test-long test-lowest lint types bench bench-peers flower-test lora-test kill-run scripts adversary timing methods compose-test fuzz fuzz-long proto docs docs-links study-docs wheel constraints clean distclean edge-test load-test load-short load-tables soak scale-test
 
 define CHECK_PYTHON =
 @"$(PYTHON)" -c pass 2>/dev/null || \
@@ -66,11 +67,14 @@ help: ## list the targets
 demo: .venv-demo/.stamp ## one machine plays all parts: a private training run with a live panel and a report
 	@.venv-demo/bin/python -m sordino demo $(DEMO_ARGS)
 
-test: .venv/.stamp .venv-proto/.stamp ## all tests, those with real processes included
-	@env -u PYTHONDONTWRITEBYTECODE SORDINO_PROTO_PYTHON=.venv-proto/bin/python .venv/bin/python -m pytest $(IN_WORKERS) $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
+test: .venv/.stamp .venv-proto/.stamp ## all tests but the long ones, those with real processes included
+	@$(PYTEST) $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
+
+test-long: .venv/.stamp .venv-proto/.stamp ## the long tests: examples, load tests, whole studies, large samples
+	@$(PYTEST) -m long $(PYTEST_ARGS) $(if $(ROOM),tests/$(ROOM))
 
 test-lowest: .venv-lowest/.stamp ## tests of the cores, the ports and the demo with the lowest versions of all libraries
-	@.venv-lowest/bin/python -m pytest $(IN_WORKERS) $(PYTEST_ARGS) $(addprefix tests/,$(LOWEST_TESTS))
+	@.venv-lowest/bin/python -m pytest $(IN_WORKERS) -m '' $(PYTEST_ARGS) $(addprefix tests/,$(LOWEST_TESTS))
 
 lint: .venv/.stamp ## ruff, rules and layout
 	@.venv/bin/python -m ruff check .
@@ -90,7 +94,7 @@ flower-test: .venv-peers/.stamp ## sordino.flower on grids that bend, in Flower'
 
 lora-test: .venv/.stamp ## examples/lora in a short form; adds peft and transformers to .venv (180 MB)
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[torch,peft]'
-	@.venv/bin/python -m pytest tests/examples -k lora $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest tests/examples -m long -k lora $(PYTEST_ARGS)
 
 kill-run: .venv/.stamp ## kill client processes KILLS times at random instants, and check what they sent and wrote (some minutes)
 	@nice .venv/bin/python -m tests.crashes.kill_run --kills $(KILLS) --coordinator-kills $(COORDINATOR_KILLS)
