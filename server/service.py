@@ -64,8 +64,6 @@ class Front(Protocol):
     @property
     def bounds(self) -> PortBounds: ...
 
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
-
     def opened(self, session: Session) -> None: ...
 
     def phase_message(self, session: Session, message: pb.PhaseMessage, size: int) -> None: ...
@@ -167,7 +165,7 @@ async def _handshake(
     second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":
         raise SessionRefused("the challenge must be answered with Proof")
-    await front.check_proof(identity, statement, second.proof.signature)
+    await front.sessions.check_proof(identity, statement, second.proof.signature)
     session = front.sessions.open(identity)
     front.opened(session)
     return session

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,15 +39,6 @@ class SessionRefused(Exception):
 
 class TooManySessions(Exception):
     """This identity opens one session after the other; it may try again a little later."""
-
-
-def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
-    """Whether a signature opens an identity's session.
-
-    Raises SessionRefused: the signature isn't that of the identity.
-    """
-    if not verify_signature(identity, signature, statement):
-        raise SessionRefused("the proof of identity doesn't verify")
 
 
 class Far(Protocol):
@@ -165,6 +157,8 @@ class Sessions:
         self._rates = PeerRates(SESSIONS_PER_S, SESSIONS_AT_ONCE)
         self.traffic = Traffic()
         self.elsewhere: Elsewhere | None = None
+        # Apart from the protocol's thread: a session can be opened while that is busy with a sum.
+        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
 
     def __len__(self) -> int:
         return len(self._by_participant)
@@ -247,6 +241,12 @@ class Sessions:
         nonce = secrets.token_bytes(NONCE_BYTES)
         return message.identity, nonce, session_statement(self._study, message.identity, message.nonce, nonce)
 
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
+        """Raises SessionRefused: the signature over the statement of `challenge` isn't that of the identity."""
+        loop = asyncio.get_running_loop()
+        if not await loop.run_in_executor(self._verifier, verify_signature, identity, signature, statement):
+            raise SessionRefused("the proof of identity doesn't verify")
+
     def host(self, identity: bytes) -> str:
         """The host process that the roster lists an identity under; raises `SessionRefused` as `challenge`."""
         return self._roster.entries[self._place(identity)].host
@@ -305,7 +305,12 @@ class Sessions:
         self._on_lost(session, reason)
 
     def close_all(self, message: bytes | None = None) -> None:
+        """End all sessions, after a message if one is given."""
         for session in self.all():
             if message is not None:
                 session.send(message)
             session.close()
+
+    def close(self) -> None:
+        """No session is opened any more."""
+        self._verifier.shutdown(wait=False, cancel_futures=True)

@@ -26,8 +26,7 @@ from server.attempt.outgoing import Outgoing
 from server.attempt.record import NOTHING_KEPT, AttemptRecord, is_kept
 from server.attempt.returns import Returns
 from server.attempt.steps import AttemptFailed, most_control_bytes
-from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
-from wire.records.charges import Charges
+from server.attempt.uploads import UnexpectedUpload
 from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,
@@ -58,6 +57,7 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
 from wire.process_limits import PortBounds, RefusedCalls, process_figures
+from wire.records.charges import Charges
 from wire.records.ledger import Row
 from wire.records.roster_file import RosterFile
 from wire.records.transcript_files import Transcripts
@@ -130,7 +130,7 @@ class Study:
         self.loop_lag = LoopLag()
         self.refused_calls = RefusedCalls()
         self.workers = Workers()
-        self._compute, self.check_proof = self.workers.compute, self.workers.check_proof
+        self._compute = self.workers.compute
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
         self.roster_in_use = RosterInUse(
             self._membership,
@@ -247,19 +247,9 @@ class Study:
             session.stray()
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
-        attempt = self._attempt
-        if attempt is None:
+        if self._attempt is None:
             raise UnexpectedUpload("no round is under way")
-        try:
-            return await attempt.upload(session, chunks)
-        except (UnexpectedUpload, BrokenUpload):
-            raise  # of an earlier attempt, or a second stream: it costs its sender nothing here; or it may be back
-        except MalformedUpload as error:
-            attempt.upload_malformed(session.participant, str(error))
-            raise
-        except UploadRefused as error:
-            attempt.upload_failed(session.participant, str(error))
-            raise
+        return await self._attempt.upload(session, chunks)
 
     def _session_lost(self, session: Session, reason: str) -> None:
         if self._finished:
@@ -597,4 +587,5 @@ class Study:
     def close(self) -> None:
         if self._resumed is not None:
             self._resumed.cancel()
+        self.sessions.close()
         self.workers.close()

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -19,8 +19,6 @@ from secagg.messages import (
     ADVERTISE_KEYS,
     CONSISTENCY_CHECK,
     MASKED_INPUT,
-    SHARE_KEYS,
-    UNMASKING,
     MaskedInput,
     Messages,
     SurvivorSets,
@@ -28,13 +26,12 @@ from secagg.messages import (
 )
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, MaskedInputCollection
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said, Staged
+from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said
 from server.attempt.outgoing import AT_ONCE, AttemptTraffic, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
-from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step
-from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads, most_credits
-from server.attempt.wait_reports import WaitReports
+from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step, WaitReports
+from server.attempt.uploads import Staged, UnexpectedUpload, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
 from server.workers import Workers
@@ -156,26 +153,11 @@ class Attempt:
         return True
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
-        """Stage and add one vector; returns its digest once it counts.
-
-        Raises UploadRefused: not expected, malformed, late, or not what was offered.
-        """
-        participant = session.participant
+        """Stage and add one vector; returns and raises as `Uploads.receive`."""
         if not self._slots.speaks(session):
             raise UnexpectedUpload("no upload is expected on this session")
-        try:
-            offer, packed = await self._uploads.stage(participant, chunks)
-        except (BrokenUpload, asyncio.CancelledError) as error:
-            if self._uploads.broken(participant):  # unless another stream has taken its place it must go on soon
-                self.upload_broken(participant, str(error) if isinstance(error, BrokenUpload) else CLOSED)
-            raise
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        vector = cast(bytes, packed)  # a bytearray without other references; not copied, to save memory
-        self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
-        if not await done:
-            raise UploadRefused("the vector was not taken")
-        self.traffic.vectors[participant] += len(packed)
-        return offer.sha256
+        put, broken, failed = self._inbox.put, self.upload_broken, self.upload_failed
+        return await self._uploads.receive(session.participant, chunks, put, broken, failed)
 
     def hears_it_first(self, participant: int) -> bool:
         """Whether what this participant says of the attempt can only be about the announcement that it has just got.
@@ -215,33 +197,13 @@ class Attempt:
             newest=self.config.newest,
         )
         await self._outgoing.broadcast(self.cohort, codec.message(round_start=start))
-        await self._phase(
-            Step(
-                ADVERTISE_KEYS,
-                advertise,
-                self.cohort,
-                parameters.quorum,
-                advertise.receive,
-                leave=advertise.drop,
-                kept=True,
-            )
-        )
+        await self._phase(Step(advertise, self.cohort, parameters.quorum, leave=advertise.drop, kept=True))
         share, cohort_keys = await self._compute(advertise.close)
 
         writer = codec.CohortKeysWriter(round_, attempt)
         await self._outgoing.each(cohort_keys, writer.write)
         del writer, cohort_keys
-        await self._phase(
-            Step(
-                SHARE_KEYS,
-                share,
-                frozenset(share.cohort.u1),
-                parameters.quorum,
-                share.receive,
-                leave=share.drop,
-                kept=True,
-            )
-        )
+        await self._phase(Step(share, frozenset(share.cohort.u1), parameters.quorum, leave=share.drop, kept=True))
         masked, shares = await self._compute(share.close)
 
         await self._outgoing.each(shares, codec.NeighbourSharesWriter(round_, attempt).write)
@@ -253,16 +215,8 @@ class Attempt:
             await self._compute(masked.restore, kept.uploads, kept.masked_sum)
             self._are_back(MASKED_INPUT, masked.received)
         else:
-            await self._phase(
-                Step(
-                    MASKED_INPUT,
-                    masked,
-                    masked.u2,
-                    parameters.min_survivors,
-                    masked.check_offer,
-                    then=self._queue_offer,
-                )
-            )
+            least = parameters.min_survivors
+            await self._phase(Step(masked, masked.u2, least, take=masked.check_offer, then=self._queue_offer))
         check, sets = await self._compute(masked.close)
 
         await self._freeze(check)
@@ -289,8 +243,7 @@ class Attempt:
 
         await self._outgoing.broadcast(sets, survivor_sets)
         # The more have signed, the fewer signatures each participant checks.
-        step = Step(CONSISTENCY_CHECK, check, check.u3, check.needed, check.receive, lambda: check.proven)
-        await self._phase(replace(step, linger=1.0, kept=True))
+        await self._phase(Step(check, check.u3, check.needed, suffices=lambda: check.proven, linger=1.0, kept=True))
         unmasking, requests = await self._compute(check.close)
 
         # The signatures that are journaled with the charge.
@@ -346,9 +299,7 @@ class Attempt:
 
         try:
             while True:
-                step = Step(
-                    UNMASKING, unmasking, unmasking.u3, unmasking.needed, unmasking.receive, suffices, late=late
-                )
+                step = Step(unmasking, unmasking.u3, unmasking.needed, suffices=suffices, late=late)
                 await self._phase(replace(step, linger=linger, linger_s=linger / 2))
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._workers.parallel)
@@ -539,7 +490,7 @@ class Attempt:
             if step.name == MASKED_INPUT:
                 await self._compute(step.phase.receive, who, staged.message)
                 taken = True
-                self._counts(who)
+                self._vector_counts(who)
         finally:
             staged.settle(taken)
             self._uploads.forget(who)
@@ -552,22 +503,25 @@ class Attempt:
         elif taken == item.uploads.keys():
             await self._compute(phase.merge, item.uploads, item.total)
             for who in taken:
-                self.traffic.vectors[who] += self.config.parameters.upload_size
-                self._counts(who)
+                self._vector_counts(who)
         item.settle(taken)
+
+    def _vector_counts(self, who: int) -> None:
+        self.traffic.vectors[who] += self.config.parameters.upload_size
+        self._counts(who)
 
     def upload_broken(self, participant: int, reason: str) -> None:
         """An upload ended too early."""
         self._slots.expect(participant, f"upload failed: {reason}")
 
-    def upload_failed(self, participant: int, reason: str) -> None:
-        """An upload broke off: nothing of it counts, and its credit goes on."""
-        self.lost(participant, f"upload failed: {reason}")
+    def upload_failed(self, participant: int, reason: str, *, malformed: bool = False) -> None:
+        """An upload broke off: nothing of it counts, and its credit goes on.
 
-    def upload_malformed(self, participant: int, reason: str) -> None:
-        """An upload that could never have been a vector."""
-        self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
-        self.upload_failed(participant, reason)
+        ``malformed``: it could never have been a vector.
+        """
+        if malformed:
+            self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
+        self.lost(participant, f"upload failed: {reason}")
 
     # ------------------------------------------------------------ helpers
 

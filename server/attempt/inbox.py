@@ -10,10 +10,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from secagg.messages import MaskedInput
 from secagg.parameters import RoundParameters
 from secagg.server_cohort import Checked, Uploaded
 from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, most_control_bytes
+from server.attempt.uploads import Staged
 from server.sessions import Session
 from wire import coordinator_pb2 as pb
 
@@ -47,18 +47,6 @@ class Said:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome or pb.PhaseMessage.FromString(self.written)
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A whole vector; its upload waits until it is known whether it counts."""
-
-    message: MaskedInput
-    done: asyncio.Future[bool]
-
-    def settle(self, taken: bool) -> None:
-        if not self.done.done():
-            self.done.set_result(taken)
 
 
 @dataclass(frozen=True)

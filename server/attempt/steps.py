@@ -50,6 +50,7 @@ REFUSALS: Final = {
 }
 REJECTED: Final = (ProtocolError, MalformedMessage, UploadRefused)  # what is raised of a message
 MOST_MESSAGES: Final = 2 * len(PHASE_FIELDS)
+UNCHANGED_S: Final = 60.0  # between two events of one wait that say the same
 
 
 @lru_cache(maxsize=4)
@@ -80,6 +81,7 @@ class Readable(Protocol):
 class Phase(Protocol):
     """What the driver needs of any phase of the core."""
 
+    name: str
     check: Any
 
     @property
@@ -101,11 +103,10 @@ class Late:
 class Step:
     """How messages of one phase are handled."""
 
-    name: str
     phase: Phase
     expected: frozenset[int]
     needed: int
-    take: Callable[[int, Any], None]  # in the worker: a message, or what its check has made of it
+    take: Callable[[int, Any], None] | None = None  # in the worker, in place of the phase's `receive`
     suffices: Callable[[], bool] = lambda: False  # whether no more messages are needed, after one was taken
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
     then: Callable[[int, Any], None] | None = None  # on the loop, for messages that don't count yet
@@ -115,10 +116,14 @@ class Step:
     kept: bool = False  # its messages are put on record as they count
     enough: bool = False
 
+    @property
+    def name(self) -> str:
+        return self.phase.name
+
     def handle(self, who: int, message: pb.PhaseMessage | Checked) -> Any:
         """In the worker: take a message; returns its content. Raises one of `REJECTED`: it isn't taken."""
         content = message if isinstance(message, Checked) else read_message(self.name, message)
-        self.take(who, content)
+        (self.take or self.phase.receive)(who, content)
         self.enough = self.suffices()
         return content.content if isinstance(content, Checked) else content
 
@@ -134,6 +139,22 @@ class Step:
             else:
                 outcomes[who] = content if self.then else None  # parsed, it is large
         return outcomes
+
+
+@dataclass
+class WaitReports:
+    """When a wait is worth an event: each one is kept in the journal, and a wait may last for days."""
+
+    _told: tuple[int, ...] | None = None
+    _told_at: float = 0.0
+
+    def due(self, counts: tuple[int, ...], interval_s: float, now: float) -> bool:
+        """Whether to report: at once, after a change but not within ``interval_s``, else once a minute."""
+        after_s = UNCHANGED_S if counts == self._told else interval_s
+        if self._told is not None and now - self._told_at < after_s:
+            return False
+        self._told_at, self._told = now, counts
+        return True
 
 
 class AttemptFailed(Exception):

@@ -215,27 +215,19 @@ class Link:
     def _of(self, number: int) -> UploadsAtGateways | None:
         return self.uploads if self.uploads is not None and self.uploads.number == number else None
 
-    def granted(self, number: int, participant: int, offset: int) -> None:
-        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            uploads.attempt.grant_credit(participant, offset)
-
     def staged(self, number: int, participant: int) -> None:
         if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
             uploads.whole.add(participant)
 
-    def broken(self, number: int, participant: int, reason: str) -> None:
-        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            uploads.attempt.upload_broken(participant, reason)
-
-    def upload_failed(self, number: int, participant: int, reason: str, malformed: bool) -> None:
-        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            attempt = uploads.attempt
-            (attempt.upload_malformed if malformed else attempt.upload_failed)(participant, reason)
+    def vector(self, number: int, who: int, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """What befell a vector that is expected at this gateway: a call of a method of the attempt."""
+        if (uploads := self._of(number)) is not None and uploads.at(who) is self:
+            getattr(uploads.attempt, name)(who, *arguments, **named)
 
     def partial(self, number: int, parts: dict[int, Upload], total: NDArray[Any]) -> None:
         uploads = self._of(number)
         if uploads is None:
-            self.call("merged", number, ())
+            self.call("vectors", number, "merged", ())
         else:
             uploads.take(self, parts, total)
 
@@ -299,12 +291,12 @@ class UploadsAtGateways(Uploads):
         session = self._session_of(participant)
         if isinstance(session, RemoteSession):  # else once it is back
             self._at[participant] = session.far
-            session.far.call("offer", self.number, participant, *self._offered[participant])
+            session.far.call("vectors", self.number, "offer", participant, *self._offered[participant])
 
     def forget(self, participant: int) -> None:
         self._offered.setdefault(participant, (b"", b""))
         if (link := self._at.pop(participant, None)) is not None:
-            link.call("forget", self.number, participant)
+            link.call("vectors", self.number, "forget", participant)
 
     def complete(self, participant: int) -> bool:
         return participant in self.whole
@@ -314,10 +306,10 @@ class UploadsAtGateways(Uploads):
             return None
         session, at = self._session_of(participant), self._at.get(participant)
         if isinstance(session, RemoteSession) and session.far is at:
-            at.call("again", self.number, participant)
+            at.call("vectors", self.number, "again", participant)
         else:
             if at is not None:
-                at.call("forget", self.number, participant)
+                at.call("vectors", self.number, "forget", participant)
             self._place(participant)
         return None  # the gateway grants what is missing
 
@@ -330,8 +322,8 @@ class UploadsAtGateways(Uploads):
                 self.whole.update(parts)
                 for who in parts:
                     if (at := self._at.pop(who, link)) is not link:  # it was asked for again meanwhile
-                        at.call("forget", self.number, who)
-            link.call("merged", self.number, tuple(taken))
+                        at.call("vectors", self.number, "forget", who)
+            link.call("vectors", self.number, "merged", tuple(taken))
 
         if len(here) < len(parts):
             settle(here)

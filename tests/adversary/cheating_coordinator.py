@@ -35,7 +35,7 @@ from secagg.lottery import Ticket
 from secagg.roster import InvalidRoster, sign_roster, verify_roster
 from server.service import handlers
 from server.session_port import SERVER_OPTIONS
-from server.sessions import Session, Sessions, check_proof
+from server.sessions import Session, Sessions
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.script import COORDINATOR, Naive, Places, Run, Seen, scripted
 from tests.adversary.served_study import STUDIES, Public, public_of
@@ -104,9 +104,6 @@ class CheatingCoordinator:
 
     async def room(self) -> None:
         pass
-
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        check_proof(identity, statement, signature)
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """Let a client that was cut off in an attempt resume it; the coordinator need not allow this."""

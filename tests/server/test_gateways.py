@@ -184,7 +184,7 @@ async def test_a_vector_may_be_expected_here_again(study_folder: Path, tmp_path:
     async with coordinator(study_folder, tmp_path / "state.sqlite", gateways=1) as where:
         gateway = where.gateways[0].gateway
         parameters = round_parameters(where.study.terms.plan)
-        offer, forget = ("offer", (1, 3, bytes(32), bytes(64))), ("forget", (1, 3))
+        offer, forget = (("vectors", (1, *call)) for call in (("offer", 3, bytes(32), bytes(64)), ("forget", 3)))
         await gateway.hear([("begin_attempt", (1, parameters, 4)), offer, forget, offer])
         calls = await gateway.said()
-        assert [name for name, _ in calls if name == "granted"] == ["granted"] * 2
+        assert [arguments[:3] for name, arguments in calls if name == "vector"] == [(1, 3, "grant_credit")] * 2

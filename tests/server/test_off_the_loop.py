@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import server.workers
+import server.sessions
 from secagg import server_phases
 from server.attempt import outgoing
 from server.attempt.outgoing import AT_ONCE, Outgoing
@@ -40,7 +40,7 @@ async def test_the_core_has_one_thread(study_folder: Path, tmp_path: Path, monke
         for name in ("__init__", *CALLS):
             if name in vars(kind) or name == "close":
                 watch(monkeypatch, kind, name, seen, f"{phase}.{name}")
-    watch(monkeypatch, server.workers, "check_proof", seen, "check_proof")
+    watch(monkeypatch, server.sessions, "verify_signature", seen, "check_proof")
     watch(monkeypatch, codec.NeighbourSharesWriter, "write", seen, "neighbour_shares")
     watch(monkeypatch, codec.CohortKeysWriter, "write", seen, "cohort_keys")
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
