@@ -234,7 +234,6 @@ async def _open_enrolment(
     table = configuration.coordinator
     if not table.enrolment_listen:
         return None, None
-    assert study.roster_files is not None  # noqa: S101  # of open_study
     enrolment = Enrolment(configuration, study, study.roster_files)
     server = make_server(enrolment, connections)
     credentials = read_certificate(table).credentials(with_client=False)

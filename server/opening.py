@@ -75,10 +75,10 @@ def open_study(
         task,
         test_data,
         journal,
+        files,
         on_event,
         between_attempts,
-        files,
-        transcripts=transcripts,
+        transcripts,
         cohorts_are_public=public,
     )
     return study, journal

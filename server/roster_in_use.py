@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
-from server.events import Event, ParticipantLost, WaitingForAuthority
+from server.events import Event, ParticipantLost, RosterAdopted, WaitingForAuthority
 from server.journal import Journal
 from server.membership import Membership
-from server.round_figures import roster_adopted
+from server.round_figures import hosts_of
 from server.sessions import Sessions
 from wire.records.roster_file import RosterFile
 
@@ -33,7 +33,7 @@ class RosterInUse:
         journal: Journal,
         documents: dict[bytes, bytes],
         emit: Callable[[Event], None],
-        files: RosterFile | None,
+        files: RosterFile,
         *,
         stated: bool,
     ) -> None:
@@ -49,9 +49,7 @@ class RosterInUse:
 
     def stated(self) -> tuple[bytes, float]:
         """The statement that the roster in use is the newest, and when it ends."""
-        if self._files is None or not self._stated:
-            return b"", math.inf
-        return self._files.stated(self._membership.roster)
+        return self._files.stated(self._membership.roster) if self._stated else (b"", math.inf)
 
     async def wait_for_authority(self, round_: int, attempt: int) -> None:
         """Participants take part only while the authority's statement holds that the roster is the newest."""
@@ -65,9 +63,8 @@ class RosterInUse:
 
     async def use_offered(self, *, only_removals: bool = False) -> bool:
         """Between attempts only. Returns whether positions changed; perhaps only if some participants are removed."""
-        found = None if self._files is None else await asyncio.to_thread(self._files.changed)
         membership = self._membership
-        if found is not None:
+        if (found := await asyncio.to_thread(self._files.changed)) is not None:
             try:
                 membership.offer(*found)
             except ValueError as error:
@@ -82,6 +79,10 @@ class RosterInUse:
         for session in self._sessions.adopt(offered.roster):
             number = numbers[session.identity]
             self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
-        self._emit(roster_adopted(offered.roster, joined, left))
-        log.info("a later roster is in use", version=offered.roster.version, joined=len(joined), left=len(left))
+        version, counts = (
+            offered.roster.version,
+            {"participants": len(offered.roster), "hosts": hosts_of(offered.roster)},
+        )
+        self._emit(RosterAdopted(version=version, **counts, joined=tuple(joined), left=tuple(left)))
+        log.info("a later roster is in use", version=version, joined=len(joined), left=len(left))
         return True

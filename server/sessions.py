@@ -117,7 +117,7 @@ class Elsewhere(Protocol):
     async def check_there(self, step: Any, number: tuple[int, int], compute: Any) -> None:
         """Have messages of a phase checked where they arrive."""
 
-    def uploads(self, attempt: Any, credits_: int, session_of: Any, put: Any) -> Any:
+    def uploads(self, attempt: Any, credits_: int) -> Any:
         """The `server.attempt.uploads.Uploads` of an attempt."""
 
 

@@ -286,17 +286,13 @@ class PrivacyTable(Table):
         return made | {"rotation": None if self.rotation == "auto" else self.rotation}
 
     @model_validator(mode="after")
-    def _drawn(self) -> Self:
+    def _keys_agree(self) -> Self:
         if (self.sampling != "none") != (self.population is not None):
             raise ValueError(
                 'population says how many cohorts are drawn from: set it with sampling = "lottery" or "epochs" only'
             )
         if self.largest_roster is not None and self.largest_roster < (self.population or self.largest_roster + 1):
             raise ValueError("largest_roster must be population or more, and set for drawn cohorts only")
-        return self
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
         if self.min_survivors is not None and self.quorum is not None and self.min_survivors > self.quorum:
             raise ValueError(
                 f"min_survivors = {self.min_survivors} is above quorum = {self.quorum}: a round that begins "

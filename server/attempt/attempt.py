@@ -26,11 +26,11 @@ from secagg.messages import (
 )
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, MaskedInputCollection
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said
+from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum
 from server.attempt.outgoing import AT_ONCE, AttemptTraffic, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
 from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
-from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step, WaitReports
+from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Said, Step, WaitReports
 from server.attempt.uploads import Staged, UnexpectedUpload, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
@@ -57,8 +57,8 @@ class Attempt:
         upload_credits: int,
         workers: Workers,
         emit: Callable[[Event], None],
-        freeze: Callable[[ConsistencyCheck], Any],
-        charge: Callable[[Unmasking, bytes], Any],
+        freeze: Callable[[Attempt, ConsistencyCheck], Any],
+        charge: Callable[[Attempt, Unmasking, bytes], Any],
         roster_sha256: bytes,
         resume_s: float = 0.0,
         record: AttemptRecord = NOTHING_KEPT,
@@ -84,9 +84,10 @@ class Attempt:
         self._alive = set(cohort)
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
         self._slots = ReconnectionSlots(here, resume_s, self.lost)
-        self._outgoing = Outgoing(self._slots.get, self._alive, self._compute)
+        self.session_of, self.put = self._slots.get, self._inbox.put
+        self._outgoing = Outgoing(self.session_of, self._alive, self._compute)
         self.traffic = AttemptTraffic(self._inbox.bytes, self._outgoing.bytes)
-        self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
+        self.number: dict[str, Any] = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._waiting: set[int] = set()  # of the phase under way: may still answer
         self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
@@ -95,7 +96,7 @@ class Attempt:
         if far is None:
             self._uploads = Uploads(size, held, self.grant_credit, self.upload_failed)
         else:
-            self._uploads = far.uploads(self, held, self._slots.get, self._inbox.put)
+            self._uploads = far.uploads(self, held)
         self.figures = AttemptFigures()
         self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
         self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does
@@ -189,7 +190,7 @@ class Attempt:
         parameters, round_, attempt = self.config.parameters, self.config.round, self.config.attempt
         advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
         start = pb.RoundStart(
-            **self._number,
+            **self.number,
             model_sha256=self.config.model_digest,
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
@@ -219,7 +220,7 @@ class Attempt:
             await self._phase(Step(masked, masked.u2, least, take=masked.check_offer, then=self._queue_offer))
         check, sets = await self._compute(masked.close)
 
-        await self._freeze(check)
+        await self._freeze(self, check)
         survivors = next(iter(sets.values()))
         survivor_sets = codec.message(survivor_sets=codec.write_survivor_sets(round_, attempt, survivors))
         late = None
@@ -227,7 +228,7 @@ class Attempt:
             unmasking, late = await self._signed(check, sets, survivor_sets)
         else:
             unmasking = await self._compute(check.without_signatures)
-            await self._charge(unmasking, b"")
+            await self._charge(self, unmasking, b"")
             await self._outgoing.broadcast(sets, survivor_sets)
         completed = await self._open(unmasking, late)
         if self.figures.first_key_at is not None:
@@ -249,7 +250,7 @@ class Attempt:
         # The signatures that are journaled with the charge.
         shown = UnmaskingRequest(check.proof)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
-        await self._charge(unmasking, request)
+        await self._charge(self, unmasking, request)
         writer, complete = codec.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
         to_everybody = await self._compute(writer.write, next(iter(requests.values()))) if complete else b""
 
@@ -356,7 +357,7 @@ class Attempt:
         self._answered = set(step.phase.received)  # empty, unless the phase continues
         self._waiting = set(step.expected & self._alive) - self._answered
         expected, deadline_s = len(step.expected), self._deadlines_s[name]
-        self._emit(PhaseStarted(**self._number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
+        self._emit(PhaseStarted(**self.number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
         reports = WaitReports()
         too_few: TooFewClients | None = None
         ends: float | None = None
@@ -380,7 +381,7 @@ class Attempt:
             left, received = round(left_s, 1), len(self._answered)
             if reports.due((received, round(self._deadline)), PROGRESS_INTERVAL_S, now):
                 counts = {"received": received, "expected": expected, "needed": needed}
-                self._emit(PhaseProgress(**self._number, phase=name, **counts, left_s=left))
+                self._emit(PhaseProgress(**self.number, phase=name, **counts, left_s=left))
             try:
                 # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
                 async with asyncio.timeout(min(left_s, PROGRESS_INTERVAL_S)):
@@ -391,7 +392,7 @@ class Attempt:
         assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
         seconds, received = round(time.monotonic() - began, 4), len(self._answered)
         self.figures.phase_seconds[name], self.figures.received[name] = seconds, received
-        self._emit(PhaseEnded(**self._number, phase=name, received=received, seconds=seconds))
+        self._emit(PhaseEnded(**self.number, phase=name, received=received, seconds=seconds))
         if too_few is not None:
             raise too_few
 
@@ -458,7 +459,7 @@ class Attempt:
             self.ahead.add(who)
         if back.received:
             messages, uploaded = self._inbox.messages[who], self._uploads.complete(who)
-            resumed = pb.Resumed(**self._number, received=messages, uploaded=uploaded)
+            resumed = pb.Resumed(**self.number, received=messages, uploaded=uploaded)
             self._outgoing.tell(who, codec.message(resumed=resumed))
         if back.received != count and not (back.received == count - 1 and await self._outgoing.again(who)):
             await self._leave(step, who, "can't have received what it says")
@@ -466,7 +467,7 @@ class Attempt:
         offset = self._uploads.again(who)
         if offset is not None:
             self.grant_credit(who, offset)
-        self._emit(ParticipantResumed(**self._number, phase=step.name, participant=who))
+        self._emit(ParticipantResumed(**self.number, phase=step.name, participant=who))
 
     def _counts(self, who: int, message: object = None) -> None:
         self._outgoing.answered(who)
@@ -526,7 +527,7 @@ class Attempt:
     # ------------------------------------------------------------ helpers
 
     def grant_credit(self, participant: int, offset: int = 0) -> None:
-        credit = pb.UploadCredit(**self._number, offset=offset)
+        credit = pb.UploadCredit(**self.number, offset=offset)
         self._outgoing.tell(participant, codec.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
@@ -538,10 +539,10 @@ class Attempt:
         self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
-        self._emit(ParticipantDropped(**self._number, phase=phase, participant=who, host=host, reason=reason))
+        self._emit(ParticipantDropped(**self.number, phase=phase, participant=who, host=host, reason=reason))
         session = self._sessions.get(who)
         if session is not None:
             session.send(self._left_out(reason))
 
     def _left_out(self, reason: str) -> bytes:
-        return codec.message(round_end=pb.RoundEnd(**self._number, completed=False, reason=f"left out: {reason}"))
+        return codec.message(round_end=pb.RoundEnd(**self.number, completed=False, reason=f"left out: {reason}"))

@@ -72,10 +72,28 @@ def read_message(phase: str, message: pb.PhaseMessage) -> Any:
     return _READ[phase](getattr(message, _FIELDS[phase]))
 
 
-class Readable(Protocol):
-    """A message that arrived; raises what its check, elsewhere, has raised."""
+@dataclass(frozen=True)
+class Said:
+    """A message, as bytes: parsed, one that has many small parts takes twenty times the memory."""
 
-    def read(self) -> pb.PhaseMessage | Checked: ...
+    kind: str | None
+    written: bytes = field(repr=False)
+    outcome: Checked | Exception | None = field(default=None, repr=False)  # of its check, where a gateway made that
+
+    @property
+    def phase(self) -> str | None:
+        """The name of the phase that it belongs to."""
+        return PHASE_FIELDS.get(self.kind or "")
+
+    @classmethod
+    def of(cls, message: pb.PhaseMessage) -> Said:
+        return cls(message.WhichOneof("message"), message.SerializeToString())
+
+    def read(self) -> pb.PhaseMessage | Checked:
+        """The message, or what its check made of it. Raises what the check raised."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome or pb.PhaseMessage.FromString(self.written)
 
 
 class Phase(Protocol):
@@ -127,17 +145,15 @@ class Step:
         self.enough = self.suffices()
         return content.content if isinstance(content, Checked) else content
 
-    def handle_each(self, several: Mapping[int, Readable]) -> dict[int, Any]:
+    def handle_each(self, several: Mapping[int, Said]) -> dict[int, Any]:
         """In the worker: of each participant its message, if it is still needed, or why it isn't taken."""
         outcomes: dict[int, Any] = {}
         for who, one in several.items():
             try:
-                message = one.read()
-                content = self.handle(who, message)
+                content = self.handle(who, one.read())
+                outcomes[who] = content if self.then else None  # parsed, it is large
             except REJECTED as error:
                 outcomes[who] = error
-            else:
-                outcomes[who] = content if self.then else None  # parsed, it is large
         return outcomes
 
 
@@ -158,7 +174,7 @@ class WaitReports:
 
 
 class AttemptFailed(Exception):
-    """The attempt ended without a sum."""
+    """The attempt ended without a sum. Its attributes are fields of `server.events.AttemptAborted`."""
 
     def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
         super().__init__(f"{phase}: {reason}")

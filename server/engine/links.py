@@ -21,8 +21,8 @@ from secagg.errors import InvalidMessage
 from secagg.roster import Roster
 from secagg.server_cohort import Checked, Upload
 from server.attempt.attempt import Attempt
-from server.attempt.inbox import PartialSum, Said
-from server.attempt.steps import Step
+from server.attempt.inbox import PartialSum
+from server.attempt.steps import Said, Step
 from server.attempt.uploads import UploadRefused, Uploads
 from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
@@ -244,26 +244,13 @@ class UploadsAtGateways(Uploads):
     """Offers of one attempt, each at the gateway of its participant, with a share of the credits."""
 
     def __init__(
-        self,
-        number: int,
-        attempt: Attempt,
-        credits_: int,
-        session_of: Callable[[int], Session | None],
-        put: Callable[[int, PartialSum], None],
-        links: Callable[[], list[Link]],
-        most: int,
+        self, number: int, attempt: Attempt, credits_: int, links: Callable[[], list[Link]], most: int
     ) -> None:
-        """
-        Args:
-            session_of: on which a participant is spoken to.
-            put: into the attempt's inbox.
-            links: gateways that are up.
-            most: that may be up.
-        """
+        """Args: links: gateways that are up; most: that may be up."""
         parameters = attempt.config.parameters
         super().__init__(parameters.upload_size, credits_, attempt.grant_credit, attempt.upload_failed)
         self.number, self.attempt = number, attempt
-        self._session_of, self._put, self._links, self._most = session_of, put, links, most
+        self._links, self._most = links, most
         self.closed = False
         self._at: dict[int, Link] = {}
         self._offered: dict[int, tuple[bytes, bytes]] = {}
@@ -288,7 +275,7 @@ class UploadsAtGateways(Uploads):
         self._place(participant)
 
     def _place(self, participant: int) -> None:
-        session = self._session_of(participant)
+        session = self.attempt.session_of(participant)
         if isinstance(session, RemoteSession):  # else once it is back
             self._at[participant] = session.far
             session.far.call("vectors", self.number, "offer", participant, *self._offered[participant])
@@ -304,7 +291,7 @@ class UploadsAtGateways(Uploads):
     def again(self, participant: int) -> int | None:
         if participant not in self._offered or participant in self.whole:
             return None
-        session, at = self._session_of(participant), self._at.get(participant)
+        session, at = self.attempt.session_of(participant), self._at.get(participant)
         if isinstance(session, RemoteSession) and session.far is at:
             at.call("vectors", self.number, "again", participant)
         else:
@@ -328,7 +315,7 @@ class UploadsAtGateways(Uploads):
         if len(here) < len(parts):
             settle(here)
         else:
-            self._put(min(parts), PartialSum(parts, total, settle))
+            self.attempt.put(min(parts), PartialSum(parts, total, settle))
 
     def gone(self, link: Link) -> None:
         """A gateway has failed: what it held and hadn't handed over is lost."""
@@ -336,7 +323,7 @@ class UploadsAtGateways(Uploads):
             del self._at[who]
             if who in self.whole:
                 self.whole.discard(who)
-                session = self._session_of(who)
+                session = self.attempt.session_of(who)
                 if isinstance(session, RemoteSession) and session.far is not link:  # and was told that it is here
                     self.attempt.upload_failed(who, "its gateway has failed")
 
@@ -391,18 +378,10 @@ class Gateways:
         for link in self.links():
             link.call("check", *self._check)
 
-    def uploads(
-        self,
-        attempt: Attempt,
-        credits_: int,
-        session_of: Callable[[int], Session | None],
-        put: Callable[[int, PartialSum], None],
-    ) -> UploadsAtGateways:
+    def uploads(self, attempt: Attempt, credits_: int) -> UploadsAtGateways:
         """Of `server.sessions.Elsewhere`."""
         self._attempts += 1
-        self._uploads = UploadsAtGateways(
-            self._attempts, attempt, credits_, session_of, put, self.links, len(self._starts)
-        )
+        self._uploads = UploadsAtGateways(self._attempts, attempt, credits_, self.links, len(self._starts))
         return self._uploads
 
     async def open(self) -> Self:

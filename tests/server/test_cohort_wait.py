@@ -32,10 +32,13 @@ def reason(sessions: Sessions) -> str:
     return str(events[0].reason)
 
 
-def waiting(**parts: Any) -> CohortWait:
+def waiting(connect_s: float = 60.0, resume_s: float = 0.0, enrolment_listen: str = "", **parts: Any) -> CohortWait:
     """For a quorum of five, without a study around it."""
-    settings: dict[str, Any] = {"connect_s": 60.0, "pause_s": 0.0, "resume_s": 0.0, "enrolment_open": False}
-    stubs = {
+    stubs: dict[str, Any] = {
+        "configuration": SimpleNamespace(
+            deadlines=SimpleNamespace(connect_s=connect_s, resume_s=resume_s),
+            coordinator=SimpleNamespace(enrolment_listen=enrolment_listen),
+        ),
         "plan": SimpleNamespace(quorum=5, drawn=False),
         "loop_lag": SimpleNamespace(restart=lambda: None),
         "emit": lambda _: None,
@@ -43,7 +46,7 @@ def waiting(**parts: Any) -> CohortWait:
         "use_offered": None,
         "charges": SimpleNamespace(spent=frozenset),
     }
-    return CohortWait(**(settings | stubs | parts))
+    return CohortWait(**(stubs | parts))
 
 
 @pytest.fixture
@@ -176,7 +179,7 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
             roster=SimpleNamespace(version=1),
         ),
         sessions=SimpleNamespace(changed=asyncio.Event()),
-        enrolment_open=True,
+        enrolment_listen="127.0.0.1:0",
         emit=lambda event: said.append((clock[0], event.received)),
         use_offered=use_offered,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import server.cohort_wait
+import server.study
 from client.connection import open_session
 from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder, refuses
 from wire import coordinator_pb2 as pb
@@ -137,11 +138,11 @@ async def test_who_comes_back_while_an_abort_is_told_hears_of_it(
         peers = [Peer(where, identity) for identity in identities(folder)[:5]]
         telling, told = asyncio.Event(), asyncio.Event()
 
-        async def held(_: object) -> None:
+        async def held(*_: object) -> None:
             telling.set()
             await told.wait()
 
-        where.study._exclusions.after = held  # type: ignore[method-assign]
+        monkeypatch.setattr(server.study, "draw_consequences", held)
         for peer in peers[:3]:
             peer.twists["share_keys"] = refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)
         await asyncio.gather(*(peer.connect() for peer in peers))

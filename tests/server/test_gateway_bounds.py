@@ -175,7 +175,7 @@ async def test_gateways_that_start_one_by_one_share_the_credits() -> None:
     links: list[Any] = []
     given: list[int] = []
     attempt: Any = SimpleNamespace(config=make_config(3), grant_credit=None, upload_failed=None)
-    uploads = UploadsAtGateways(1, attempt, 64, lambda who: None, lambda who, sum_: None, lambda: links, 4)
+    uploads = UploadsAtGateways(1, attempt, 64, lambda: links, 4)
     for _ in range(4):
         links.append(SimpleNamespace(call=lambda *call: given.append(call[-1])))
         uploads.begin(links[-1])

@@ -522,7 +522,7 @@ async def test_a_pause_between_rounds(tmp_path: Path) -> None:
         ended = (await where.wait_for("round_completed", round=1))["at"]
         assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
         assert len(where.study.sessions) == PARTICIPANTS
-        where.study._cohort_wait.pause_s = KEPT_S
+        where.study._pace.pause_s = KEPT_S
         told = await where.wait_for("pausing", round=2)
         assert told["left_s"] == KEPT_S
         assert where.running is not None
