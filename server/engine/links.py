@@ -360,10 +360,10 @@ class Gateways:
         """Of `server.sessions.Elsewhere`."""
         known = [link.known for link in self.links()]
         return {
-            "sordino_gateways_up": len(known),
-            "sordino_gateways_replaced": self.restarts,
-            "sordino_gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
-            "sordino_gateway_sessions": max((one["sessions"] for one in known), default=0),
+            "gateways_up": len(known),
+            "gateways_replaced": self.restarts,
+            "gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
+            "gateway_sessions": max((one["sessions"] for one in known), default=0),
         }
 
     def adopt(self, roster: Roster) -> None:
