@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,17 +61,8 @@ class Recorder:
         self.sent: list[tuple[int, bytes]] = []
 
     def get(self, participant: int) -> Any:
-        return None if participant == 3 else _Session(participant, self.sent.append)
-
-
-class _Session:
-    far = None
-
-    def __init__(self, participant: int, note: Callable[[tuple[int, bytes]], None]) -> None:
-        self.participant, self._note = participant, note
-
-    def send(self, message: bytes) -> None:
-        self._note((self.participant, message))
+        session = SimpleNamespace(far=None, send=lambda message: self.sent.append((participant, message)))
+        return None if participant == 3 else session
 
 
 async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
