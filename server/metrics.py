@@ -326,7 +326,7 @@ def _live(study: Study) -> dict[str, float]:
         "received_vector_bytes": traffic.vectors_received,
         "sent_control_bytes": traffic.control_sent,
         "sent_document_bytes": traffic.documents_sent,
-        "calls_refused": study.refused_calls.count,
+        "calls_refused": study.sessions.refused_calls.count,
         "event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
         **({} if study.sessions.elsewhere is None else study.sessions.elsewhere.figures()),
     }

@@ -7,6 +7,7 @@ even with a valid proof.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -63,7 +64,8 @@ class CertificateHolders:
             name = raw.decode("utf-8", "replace")
             participants = self._hosts[name.removeprefix(HOST_URI)] if name.startswith(HOST_URI) else 0
             if name.startswith(IDENTITY_URI):
-                participants = int(_identity(name) in roster.positions)
+                with contextlib.suppress(ValueError):  # not hexadecimal
+                    participants = int(bytes.fromhex(name.removeprefix(IDENTITY_URI)) in roster.positions)
             if participants:  # each has a session, an upload and a download
                 return Caller(name, 3 * participants + CALLS_BESIDE)
         raise CallRefused(
@@ -71,10 +73,3 @@ class CertificateHolders:
             f"the certificate names nobody on version {roster.version} of the study's roster: it was revoked or never "
             "enrolled; ask the study's authority",
         )
-
-
-def _identity(name: str) -> bytes:
-    try:
-        return bytes.fromhex(name.removeprefix(IDENTITY_URI))
-    except ValueError:
-        return b""

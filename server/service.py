@@ -16,14 +16,13 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from secagg import errors
-from secagg.roster import Roster
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.events import RESTING
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.process_limits import PortBounds, RefusedCalls
+from wire.process_limits import PortBounds
 from wire.transport import TOKEN_METADATA, frames
 
 log = structlog.get_logger()
@@ -56,10 +55,6 @@ class Front(Protocol):
     """What the service serves: a study in this process, or a gateway of one."""
 
     sessions: Sessions
-    refused_calls: RefusedCalls
-
-    @property
-    def roster(self) -> Roster: ...
 
     @property
     def bounds(self) -> PortBounds: ...
@@ -107,7 +102,7 @@ def handlers(front: Front) -> grpc.GenericRpcHandler:
 async def _refuse(
     front: Front, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str
 ) -> NoReturn:
-    front.refused_calls.note()
+    front.sessions.refused_calls.note()
     await context.abort(code, reason)
     raise AssertionError("abort raises")
 

@@ -57,7 +57,7 @@ from server.workers import Workers, to_its_end
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
-from wire.process_limits import PortBounds, RefusedCalls, process_figures
+from wire.process_limits import PortBounds, process_figures
 from wire.records.charges import Charges
 from wire.records.ledger import Row
 from wire.records.roster_file import RosterFile
@@ -128,7 +128,6 @@ class Study:
         self._progress = Progress(bool(self._plan.evaluation))
         self._finished = False
         self.loop_lag = LoopLag()
-        self.refused_calls = RefusedCalls()
         self.workers = Workers()
         self._compute = self.workers.compute
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
@@ -458,13 +457,13 @@ class Study:
             aborted = f"aborted: {error.phase}"
         finally:
             self._attempt = None  # a participant that returns from here on hears at once that it is over
-            self._returns.after(attempt, completed=False)
+            self._returns.after(attempt)
         if aborted:
             await consequences()
             await self._round_end(config, cohort, aborted)
             self._membership.check_not_older(self._completed_rounds, attempt.ahead, config.number)
             return False
-        self._returns.after(attempt, completed=True)
+        self._returns.completed = config.number
         await consequences()
         await to_its_end(self._finish(attempt, completed, began))
         await self._round_end(config, cohort)

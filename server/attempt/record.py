@@ -52,22 +52,18 @@ class Kept:
     """An attempt as an earlier process left it.
 
     Attributes:
-        context: its round_context, which it must have again.
-        newest: the authority's statement that it began under.
-        cohort: positions in its roster.
         phases: those closed before the survivors were frozen, and what has signed since: participant -> its message.
         masked_sum: of the survivors, once they were frozen: little-endian words.
-        uploads: of the survivors, likewise.
     """
 
     round: int
     attempt: int
-    context: bytes
-    newest: bytes
-    cohort: frozenset[int]
+    context: bytes  # its round_context, which it must have again
+    newest: bytes  # the authority's statement that it began under
+    cohort: frozenset[int]  # positions in its roster
     phases: Mapping[str, Mapping[int, bytes]] = field(repr=False)
     masked_sum: bytes | None = field(default=None, repr=False)
-    uploads: Uploaded = field(default_factory=dict, repr=False)
+    uploads: Uploaded = field(default_factory=dict, repr=False)  # of the survivors, likewise
 
 
 def beginning(config: RoundConfig, cohort: Iterable[int]) -> Statement:

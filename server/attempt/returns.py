@@ -19,16 +19,14 @@ class Returns:
     """Remembers what an absent participant may have missed of past attempts."""
 
     def __init__(self) -> None:
-        self.completed: Number = (0, 0)
+        self.completed: Number = (0, 0)  # the last attempt that ended in a sum
         self._proofs: deque[Proof] = deque(maxlen=MOST_PROOFS)  # newest last
 
-    def after(self, attempt: Attempt, *, completed: bool) -> None:
-        """An attempt is over. May be called twice, first as one that wasn't completed."""
+    def after(self, attempt: Attempt) -> None:
+        """An attempt is over."""
         proof = attempt.proof
-        if proof is not None and proof[0] and proof not in self._proofs:
+        if proof is not None and proof[0]:
             self._proofs.append(proof)
-        if completed:
-            self.completed = attempt.config.round, attempt.config.attempt
 
     def prove(self, session: Session, attempt: Attempt | None) -> None:
         """Send the last survivor proof that concerns this identity: only that charge can be taken back.
@@ -53,7 +51,7 @@ class Returns:
                 attempt.returned(session, None)
             return
         number = resume.round, resume.attempt
-        if attempt is not None and number == (attempt.config.round, attempt.config.attempt):
+        if attempt is not None and number == attempt.config.number:
             if attempt.returned(session, resume):
                 return
         elif attempt is not None:

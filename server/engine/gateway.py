@@ -39,7 +39,7 @@ from server.sessions import Session, Sessions
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.gateway_channel import CallChannel, Calls, Invitation
-from wire.process_limits import PortBounds, RefusedCalls, raise_limit, resident_mb
+from wire.process_limits import PortBounds, raise_limit, resident_mb
 
 log = structlog.get_logger()
 
@@ -56,19 +56,14 @@ _DOCUMENTS: Final = 8  # that are held: study, roster, model, steps
 
 @dataclass(frozen=True)
 class GatewaySetup:
-    """What a gateway is started with.
-
-    Attributes:
-        listen: HOST:PORT; port 0 for a free one.
-        connections: at the same time.
-    """
+    """What a gateway is started with."""
 
     study: str
     roster: Roster = field(repr=False)
     bounds: PortBounds
-    listen: str
+    listen: str  # HOST:PORT; port 0 for a free one
     certificate: Certificate
-    connections: int
+    connections: int  # at the same time
 
 
 @dataclass
@@ -82,14 +77,13 @@ class _Check:
     """Of messages of one phase.
 
     Attributes:
-        kept: the coordinator keeps them as they came, too.
         seen: participants whose first message came. Further ones are the coordinator's to refuse: a check is work.
     """
 
     number: tuple[int, int]
     phase: str
     verify: Callable[[int, Any], Any]
-    kept: bool
+    kept: bool  # the coordinator keeps them as they came, too
     seen: set[int] = field(default_factory=set, repr=False)
 
     def __call__(self, participant: int, message: pb.PhaseMessage) -> tuple[Any, str]:
@@ -109,8 +103,7 @@ class Gateway:
     """One gateway, in the event loop of its process; a `server.service.Front`."""
 
     def __init__(self, setup: GatewaySetup) -> None:
-        self.bounds, self.roster = setup.bounds, setup.roster
-        self.refused_calls = RefusedCalls()
+        self.bounds = setup.bounds
         self.sessions = Sessions(setup.study, setup.roster, self._lost)
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="messages")
         self._calls: deque[_Call] = deque()
@@ -157,7 +150,7 @@ class Gateway:
         traffic = self.sessions.traffic
         if self._said_at > self._memory[0] + _MEMORY_S:
             self._memory = self._said_at, resident_mb()
-        figures = (self._memory[1], self.refused_calls.count, len(self.sessions))
+        figures = (self._memory[1], self.sessions.refused_calls.count, len(self.sessions))
         calls.append(("figures", (vars(traffic).copy(), *figures)))
         return calls
 
@@ -231,7 +224,6 @@ class Gateway:
 
     def adopt(self, roster: Roster) -> None:
         """Use a later roster; the coordinator ends sessions of its own accord."""
-        self.roster = roster
         self.sessions.adopt(roster)
 
     def answer(self, request: bytes, document: bytes | None, stays: bool) -> None:
@@ -281,7 +273,7 @@ class Gateway:
         check, phase = self._check, PHASE_FIELDS.get(message.WhichOneof("message") or "")
         fits = check is not None and (message.round, message.attempt, phase) == (*check.number, check.phase)
         if check is None or not fits or session.participant in check.seen:
-            self._call("phase_message", session.token, message.SerializeToString(), size)
+            self._call("said", session.token, "phase_message", message.SerializeToString(), size)
             return
         check.seen.add(session.participant)
         self._calls.append(_Call("", ()))  # its place among the calls
@@ -304,10 +296,10 @@ class Gateway:
         self._checking = None
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
-        self._call("refusal", session.token, message.SerializeToString(), size)
+        self._call("said", session.token, "refusal", message.SerializeToString(), size)
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
-        self._call("session_ready", session.token, message.SerializeToString())
+        self._call("said", session.token, "session_ready", message.SerializeToString())
 
     def downloaded(self, session: Session, size: int) -> None:
         self._call("told", {session.token: size})

@@ -11,6 +11,7 @@ import pickle
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Self, cast
 
 import structlog
@@ -34,6 +35,7 @@ from wire.gateway_channel import Calls, FarGateway
 
 log = structlog.get_logger()
 
+_SAID: Final[dict[str, Any]] = {"phase_message": pb.PhaseMessage, "refusal": pb.Refusal, "session_ready": pb.Ready}
 RESTART_S: Final = 1.0  # between a gateway's end and the start of the next in its place
 
 
@@ -122,18 +124,12 @@ class Link:
     # ------------------------------------------------------------ calls of the gateway: sessions
 
     def opened(self, token: bytes, identity: bytes) -> None:
-        def make(identity: bytes, participant: int, host: str) -> Session:
-            return RemoteSession(identity, participant, host, token, far=self)
-
         try:
-            session = self._study.sessions.open(identity, make)
+            session = self._study.sessions.open(identity, partial(RemoteSession, token=token, far=self))
         except (SessionRefused, TooManySessions) as error:
             self.call("end", token, str(error))
         else:
             self._study.opened(session)
-
-    def phase_message(self, token: bytes, message: bytes, size: int) -> None:
-        self._from(token, pb.PhaseMessage, message, lambda one, said: self._study.phase_message(one, said, size))
 
     def checked(
         self, token: bytes, number: tuple[int, int], kind: str, written: bytes, size: int, outcome: Any, error: str
@@ -151,18 +147,12 @@ class Link:
         except SessionRefused as refused:
             self._refuse(session, str(refused))
 
-    def refusal(self, token: bytes, message: bytes, size: int) -> None:
-        self._from(token, pb.Refusal, message, lambda one, said: self._study.refusal(one, said, size))
-
-    def session_ready(self, token: bytes, message: bytes) -> None:
-        self._from(token, pb.Ready, message, self._study.session_ready)
-
-    def _from(self, token: bytes, kind: Any, written: bytes, take: Callable[[Session, Any], None]) -> None:
-        session = self._session(token)
-        if session is None:
+    def said(self, token: bytes, name: str, written: bytes, *size: int) -> None:
+        """A message of a session: a call of the study's method of that name."""
+        if (session := self._session(token)) is None:
             return
         try:
-            take(session, kind.FromString(written))
+            getattr(self._study, name)(session, _SAID[name].FromString(written), *size)
         except (SessionRefused, DecodeError) as error:
             self._refuse(session, str(error))
 
@@ -207,7 +197,7 @@ class Link:
         before, total = self.known["traffic"], self._study.sessions.traffic
         for name, count in traffic.items():
             setattr(total, name, getattr(total, name) + count - before.get(name, 0))
-        self._study.refused_calls.count += refused - self.known["refused"]
+        self._study.sessions.refused_calls.count += refused - self.known["refused"]
         self.known = {"traffic": traffic, "refused": refused, "bytes": 1e6 * rss_mb, "sessions": sessions}
 
     # ------------------------------------------------------------ calls of the gateway: vectors

@@ -46,7 +46,6 @@ from tests.support.signed_rosters import published
 from tests.support.study_in_process import identities
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.process_limits import RefusedCalls
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.roster_history import write_history
 from wire.study import round_parameters
@@ -82,7 +81,6 @@ class CheatingCoordinator:
         self.left = ""  # why the client ended by itself
         self.changed = asyncio.Event()
         self.sessions = Sessions(public.document.study, public.roster, self._session_lost)
-        self.refused_calls = RefusedCalls()
 
     def add(self, document: bytes) -> bytes:
         """Serve a document; return its digest."""

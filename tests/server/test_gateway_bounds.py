@@ -112,7 +112,7 @@ async def test_a_participant_has_one_message_checked_however_often_it_returns() 
         gateway.phase_message(session(0), message, 9)
     while not gateway._calls[0].name:
         await asyncio.sleep(0.01)
-    assert [name for name, _ in await gateway.said()] == ["checked", "phase_message", "phase_message", "figures"]
+    assert [name for name, _ in await gateway.said()] == ["checked", "said", "said", "figures"]
 
 
 async def test_a_port_for_gateways_holds_few_strangers(monkeypatch: pytest.MonkeyPatch) -> None:

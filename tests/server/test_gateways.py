@@ -176,7 +176,7 @@ async def test_one_that_starts_later_has_the_roster_in_use(
         monkeypatch.setattr(type(where.study), "roster", property(lambda _: later))
         where.gateways[0].kill()
         await until(lambda: len(where.gateways) == 3 and hasattr(where.gateways[2], "address"))
-        assert where.gateways[2].gateway.roster.version == later.version
+        assert where.gateways[2].gateway.sessions.roster.version == later.version
 
 
 async def test_a_vector_may_be_expected_here_again(study_folder: Path, tmp_path: Path) -> None:

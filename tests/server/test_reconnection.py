@@ -247,9 +247,8 @@ def test_few_proofs_are_held() -> None:
     returns, told = Returns(), list[bytes]()
     for number in range(1, MOST_PROOFS + 2):
         proof = frozenset({bytes([number])}), bytes([number])
-        attempt: Any = SimpleNamespace(proof=proof, config=SimpleNamespace(round=number, attempt=1))
-        returns.after(attempt, completed=False)
-        returns.after(attempt, completed=True)
+        attempt: Any = SimpleNamespace(proof=proof)
+        returns.after(attempt)
     for identity in (1, 2, MOST_PROOFS + 1, MOST_PROOFS + 2):
         session: Any = SimpleNamespace(identity=bytes([identity]), send=told.append)
         returns.prove(session, None)
