@@ -131,26 +131,14 @@ class Study:
         self.workers = Workers()
         self._compute = self.workers.compute
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
+        stated = bool(document.roster_valid_s)
         self.roster_in_use = RosterInUse(
-            self._membership,
-            self.sessions,
-            journal,
-            self._documents,
-            self._emit,
-            roster_files,
-            stated=bool(document.roster_valid_s),
+            self._membership, self.sessions, journal, self._documents, self._emit, roster_files, stated=stated
         )
         self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
+        parts, use_offered = (self._membership, self.sessions, self.charges), self.roster_in_use.use_offered
         self._cohort_wait = CohortWait(
-            configuration,
-            self._plan,
-            self._membership,
-            self.sessions,
-            self.charges,
-            self.loop_lag,
-            self._emit,
-            configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
-            use_offered=self.roster_in_use.use_offered,
+            configuration, self._plan, *parts, self.loop_lag, self._emit, self._configured, use_offered
         )
         self._pace = Pace(self._plan, self._membership, configuration.deadlines, configuration.study.pause_s)
 
@@ -294,7 +282,7 @@ class Study:
         if found is None or found[0].round != self._completed_rounds + 1:
             return False
         kept, record = found
-        config = await self._compute(self._round_config, kept.round, kept.attempt)
+        config = await self._configured(kept.round, kept.attempt)
         model_bytes, self._model_sha256 = await self._compute(self._model.serialised)
         config = replace(config, newest=kept.newest, model_digest=self._model_sha256)
         if config.round_context() != kept.context:
@@ -335,17 +323,16 @@ class Study:
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
-            self._emit(
-                StudyFinished(
-                    reason=outcome,
-                    failed=isinstance(sys.exception(), Exception),  # not that it was cancelled
-                    rounds_completed=self._completed_rounds,
-                    accuracy=None if self._last is None else self._last.accuracy,
-                    **self.charges.epsilons(),
-                    delta=self._plan.delta,
-                    wall_s=round(time.monotonic() - began, 2),
-                )
+            event = StudyFinished(
+                reason=outcome,
+                failed=isinstance(sys.exception(), Exception),  # not that it was cancelled
+                rounds_completed=self._completed_rounds,
+                accuracy=None if self._last is None else self._last.accuracy,
+                **self.charges.epsilons(),
+                delta=self._plan.delta,
+                wall_s=round(time.monotonic() - began, 2),
             )
+            self._emit(event)
             if outcome == STOPPED:
                 self.sessions.close_all()
             else:
@@ -482,15 +469,9 @@ class Study:
         if before is None:
             await self._compute(self.charges.count, row)
         if self._transcripts is not None:
-            await self._compute(
-                self._transcripts.note,
-                unmasking,
-                request,
-                row,
-                self._membership.signed.file,
-                dict(enumerate(self._membership.numbers)),
-                self._membership.exclusions(besides=attempt.cheats),
-            )
+            signed, numbers = self._membership.signed.file, dict(enumerate(self._membership.numbers))
+            excluded = self._membership.exclusions(besides=attempt.cheats)
+            await self._compute(self._transcripts.note, unmasking, request, row, signed, numbers, excluded)
         u1, u2, u3 = len(unmasking.cohort.u1), len(unmasking.u2), len(unmasking.u3)
         known: dict[str, Any] = {**attempt.number, "ledger_rows": row.number, "ledger_head": row.hash.hex()}
         spent = await self._compute(self.charges.epsilons)
@@ -499,19 +480,11 @@ class Study:
     async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
         round_, number = attempt.config.number
         learned: Learned = await self._compute(self._model.learn, completed)
-        event = round_completed(
-            self._plan,
-            attempt,
-            completed,
-            learned,
-            self._membership,
-            seconds=round(time.monotonic() - began, 3),
-            **self.charges.epsilons(),
-            **process_figures(),
-            loop_lag_ms=self.loop_lag.figures(),
-            ledger_rows=self._journal.ledger.head.rows,
-            ledger_head=self._journal.ledger.head.hash.hex(),
-        )
+        head = self._journal.ledger.head
+        ledger = {"ledger_rows": head.rows, "ledger_head": head.hash.hex()}
+        took = {"seconds": round(time.monotonic() - began, 3), "loop_lag_ms": self.loop_lag.figures()}
+        figures: dict[str, Any] = {**took, **self.charges.epsilons(), **process_figures(), **ledger}
+        event = round_completed(self._plan, attempt, completed, learned, self._membership, **figures)
         if (event.wrapped_share or 0.0) > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
         name = await asyncio.to_thread(self._model.save, round_)
@@ -529,6 +502,9 @@ class Study:
         self._tell(event)
 
     # ------------------------------------------------------------ helpers
+
+    async def _configured(self, round_: int, attempt: int) -> RoundConfig:
+        return await self._compute(self._round_config, round_, attempt)
 
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""
