@@ -111,7 +111,7 @@ class Study:
         self.charges = Charges(document, cohorts_are_public=cohorts_are_public)
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
-        self._membership = Membership(self._plan, signed, authority, terms=document.digest(), one_machine=one_machine)
+        self._membership = Membership(self._plan, signed, authority, document.digest(), one_machine)
         learner = task.learner(configuration.server_optimizer.make(), test_data)
         folder = configuration.coordinator.state.parent / "checkpoints"
         self._model = TrainedModel(document.study, task, learner, self._plan, folder)
@@ -131,9 +131,9 @@ class Study:
         self.workers = Workers()
         self._compute = self.workers.compute
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
-        stated = bool(document.roster_valid_s)
+        wants_statement = bool(document.roster_valid_s)
         self.roster_in_use = RosterInUse(
-            self._membership, self.sessions, journal, self._documents, self._emit, roster_files, stated=stated
+            self._membership, self.sessions, journal, self._documents, self._emit, roster_files, wants_statement
         )
         self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
         parts, use_offered = (self._membership, self.sessions, self.charges), self.roster_in_use.use_offered

@@ -114,15 +114,12 @@ def replay(step: Step, messages: Mapping[int, bytes]) -> None:
         raise ProtocolError("what was kept of it is damaged") from error
 
 
+@dataclass(frozen=True)
 class AttemptRecord:
-    """Keeps the messages of one attempt.
+    """Keeps the messages of one attempt."""
 
-    ``kept``: what an earlier process left of it, if one did.
-    """
-
-    def __init__(self, store: DurableStore | None, kept: Kept | None = None) -> None:
-        """Args: store: None keeps nothing."""
-        self._store, self.kept = store, kept
+    _store: DurableStore | None  # None keeps nothing
+    kept: Kept | None = None  # what an earlier process left of it, if one did
 
     def keep(self, phase: str, participant: int, written: bytes) -> None:
         """A message counts; durable once the phase is closed."""

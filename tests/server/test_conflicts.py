@@ -40,7 +40,7 @@ def numbers(*people: int) -> dict[bytes, int]:
 def membership(plan: Plan, people: int) -> Membership:
     """Participants 1 to ``people``, with numbers from 100 on."""
     signed = roster_of(*range(1, people + 1))
-    found = Membership(plan, signed, bytes(32), terms=bytes(32), one_machine=False)
+    found = Membership(plan, signed, bytes(32), bytes(32), one_machine=False)
     found.use(signed, numbers(*range(1, people + 1)))
     return found
 

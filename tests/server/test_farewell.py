@@ -122,7 +122,7 @@ async def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path
     async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"connect_s": 0.1}) as where:
         where.start()
         assert (await where.finish()).reason == ABORTED
-        where.study.farewell._deadlines = where.study.farewell._deadlines.model_copy(update={"connect_s": 3600.0})
+        where.study.farewell.deadlines = where.study.farewell.deadlines.model_copy(update={"connect_s": 3600.0})
         async with asyncio.timeout(PATIENCE_S):
             await where.study.farewell.wait()
 
