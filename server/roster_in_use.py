@@ -31,7 +31,7 @@ class RosterInUse:
     membership: Membership
     sessions: Sessions
     journal: Journal
-    documents: dict[bytes, bytes] = field(repr=False)  # what participants may fetch, by SHA-256; holds the roster in use
+    documents: dict[bytes, bytes] = field(repr=False)  # what may be fetched, by SHA-256; holds the roster in use
     emit: Callable[[Event], None]
     files: RosterFile  # read between attempts: an operator may have put a later roster there
     wants_statement: bool  # of the authority

@@ -17,17 +17,13 @@ _MOST_MASK_THREADS: Final = 4  # each but one holds a vector while it works
 
 
 class Workers:
-    """The threads of one study.
-
-    Attributes:
-        protocol: one thread, so that the core is only ever touched by one.
-        parallel: opens sums, at that thread's bidding: threads for the masks, or processes elsewhere.
-    """
+    """The threads of one study."""
 
     def __init__(self) -> None:
         cores = min(_MOST_MASK_THREADS, os.cpu_count() or 1)
-        self.protocol = ThreadPoolExecutor(1, thread_name_prefix="protocol")
+        self.protocol = ThreadPoolExecutor(1, thread_name_prefix="protocol")  # the core is only ever touched by one
         self._masks = ThreadPoolExecutor(cores, thread_name_prefix="masks")
+        # Opens sums, at the protocol's bidding: threads for the masks, or processes elsewhere.
         self.parallel = Parallel(self._masks.map, cores)
 
     async def compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

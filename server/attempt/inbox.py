@@ -45,16 +45,11 @@ Arrival = Left | Said | Staged | PartialSum | Back
 
 
 class Inbox:
-    """Arrivals of one attempt by participant.
-
-    Attributes:
-        messages: how many each participant sent.
-        bytes: of these messages, vectors aside.
-    """
+    """Arrivals of one attempt by participant."""
 
     def __init__(self, parameters: RoundParameters) -> None:
-        self.messages: Counter[int] = Counter()
-        self.bytes: Counter[int] = Counter()
+        self.messages: Counter[int] = Counter()  # how many each participant sent
+        self.bytes: Counter[int] = Counter()  # of these messages, vectors aside
         self._most_bytes = most_control_bytes(parameters)
         self._overran: set[int] = set()
         self._queue: deque[tuple[int, Arrival]] = deque()

@@ -49,10 +49,6 @@ class Outgoing:
 
     Sent messages are not kept. A participant gets each message after it has answered the one before, so it can lack
     only the last one; until it answers, that message can be made again from its content.
-
-    Attributes:
-        number: of messages that each participant was sent.
-        bytes: sent to each participant; what is sent again counts again.
     """
 
     def __init__(
@@ -65,8 +61,8 @@ class Outgoing:
             compute: runs a function in the worker thread.
         """
         self._session_of, self._alive, self._compute = session_of, alive, compute
-        self.bytes: Counter[int] = Counter()
-        self.number: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()  # sent to each participant; what is sent again counts again
+        self.number: Counter[int] = Counter()  # of messages that each participant was sent
         self._owed: dict[int, Callable[[int], bytes]] = {}  # makes the last message of each again, in the worker
 
     def tell(self, participant: int, message: bytes) -> None:

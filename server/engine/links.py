@@ -328,10 +328,7 @@ class Gateways:
     """All gateways of a study; one that fails is replaced."""
 
     def __init__(self, study: Study, starts: Iterable[Callable[[Roster], FarGateway]]) -> None:
-        """
-        Args:
-            starts: start one gateway each, with the roster in use.
-        """
+        """Args: starts: start one gateway each, with the roster in use."""
         self._study, self._starts = study, list(starts)
         self._links: dict[int, Link] = {}
         self._tasks: list[asyncio.Task[None]] = []
