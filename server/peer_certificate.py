@@ -33,14 +33,9 @@ def most_calls(participants: int) -> int:
 
 
 def check_certificate(auth_context: Mapping[str, Iterable[bytes]], identity: bytes, host: str) -> None:
-    """Whether a connection may open a session for an identity.
+    """Whether a connection, by its `grpc.ServicerContext.auth_context`, may open a session for an identity of 32 bytes.
 
-    Args:
-        auth_context: of `grpc.ServicerContext.auth_context`.
-        identity: that the session is opened for, 32 bytes.
-        host: under which the roster lists it.
-
-    Raises SessionRefused: the certificate is that of another identity and another host.
+    ``host``: under which the roster lists it. Raises SessionRefused: the certificate is another identity's and host's.
     """
     allowed = {identity_uri(identity).encode(), host_uri(host).encode()}
     if allowed.isdisjoint(auth_context.get(_NAMES, ())):

@@ -84,25 +84,16 @@ class Study:
         self,
         configuration: StudyConfiguration,
         document: StudyDocument,
-        signed: SignedRoster,
+        signed: SignedRoster,  # to begin with
         task: Task,
         test_data: Dataset,
         journal: Journal,
-        roster_files: RosterFile,
-        on_event: Callable[[Event], None] | None,
-        between_attempts: Callable[[], None] | None,
-        transcripts: Transcripts | None,
-        cohorts_are_public: bool,
+        roster_files: RosterFile,  # read between attempts: an operator may have put a later roster there
+        on_event: Callable[[Event], None] | None,  # is given every event, on the event loop: must not block
+        between_attempts: Callable[[], None] | None,  # called when no attempt is under way, for what would disturb one
+        transcripts: Transcripts | None,  # where finished rounds are put on record; None keeps no transcripts
+        cohorts_are_public: bool,  # transcripts are or were published, so that a lottery hides no participation
     ) -> None:
-        """
-        Args:
-            signed: the roster to begin with.
-            roster_files: read between attempts: an operator may have put a later roster there.
-            on_event: is given every event, on the event loop: must not block.
-            between_attempts: is called when no attempt is under way, for what would disturb one.
-            transcripts: where finished rounds are put on record; None keeps no transcripts.
-            cohorts_are_public: transcripts are or were published, so that a lottery hides no participation.
-        """
         self._transcripts, self._between_attempts = transcripts, between_attempts
         self._configuration, self.terms = configuration, document
         self._journal, self._on_event = journal, on_event

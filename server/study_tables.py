@@ -154,14 +154,6 @@ class DataTable(Table):
     )
 
 
-_OF_PLAN: Final = (
-    *("mechanism", "bits", "epsilon", "delta", "max_dropout", "adversarial", "adversary", "graph", "min_survivors"),
-    *("key_agreement", "offer_offset_s", "quorum", "beta", "k_stddevs", "sampling", "population", "largest_roster"),
-    "noise_parts",
-)
-_OF_CLIPS: Final = ("by_layer", "scaling", "update", "quantile", "rate", "bit_weight")
-
-
 class PrivacyTable(Table):
     """[privacy]: the budget, the clip, and what is assumed about participants."""
 
@@ -269,8 +261,8 @@ class PrivacyTable(Table):
     )
 
     def of_plan(self) -> dict[str, Any]:
-        """The keys that are arguments of `wire.study.plan_study` by the same names."""
-        return {name: getattr(self, name) for name in _OF_PLAN}
+        """The keys that are arguments of `wire.study.plan_study` by the same names: all but those of `coding`."""
+        return {name: value for name, value in self if not name.startswith(("clip", "sketch", "rotation"))}
 
     def coding(self, layers: Sequence[int], clip: float) -> dict[str, Any]:
         """Arguments of `wire.study.plan_study` for a model.
@@ -281,7 +273,7 @@ class PrivacyTable(Table):
         """
         from wire.study import coding
 
-        clips: dict[str, Any] = {name: getattr(self, f"clip_{name}") for name in _OF_CLIPS}
+        clips: dict[str, Any] = {name.removeprefix("clip_"): value for name, value in self if name.startswith("clip_")}
         made = coding(layers, clip=clip, **clips, sketch_rows=self.sketch_rows, sketch_ratio=self.sketch_ratio)
         return made | {"rotation": None if self.rotation == "auto" else self.rotation}
 

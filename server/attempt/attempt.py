@@ -29,7 +29,7 @@ from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum
 from server.attempt.outgoing import AT_ONCE, AttemptTraffic, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
-from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
+from server.attempt.record import LATE, AttemptRecord, replay
 from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Said, Step, WaitReports
 from server.attempt.uploads import Staged, UnexpectedUpload, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
@@ -51,30 +51,18 @@ class Attempt:
     def __init__(
         self,
         config: RoundConfig,
-        cohort: frozenset[int],
+        cohort: frozenset[int],  # participants to invite, all with a session
         sessions: Sessions,
-        deadlines_s: Mapping[str, float],
+        deadlines_s: Mapping[str, float],  # for each phase by its name
         upload_credits: int,
-        workers: Workers,
+        workers: Workers,  # for arithmetic
         emit: Callable[[Event], None],
-        freeze: Callable[[Attempt, ConsistencyCheck], Any],
-        charge: Callable[[Attempt, Unmasking, bytes], Any],
-        roster_sha256: bytes,
-        resume_s: float = 0.0,
-        record: AttemptRecord = NOTHING_KEPT,
+        freeze: Callable[[Attempt, ConsistencyCheck], Any],  # awaited before u3 is sent to any participant
+        charge: Callable[[Attempt, Unmasking, bytes], Any],  # awaited before shares are asked for, with the signatures
+        roster_sha256: bytes,  # of the signed roster file, by which participants fetch it
+        resume_s: float,  # how long a participant whose connection broke keeps its reconnection slot
+        record: AttemptRecord,  # on the disk; one that an earlier process began goes on from there, after `goes_on`
     ) -> None:
-        """
-        Args:
-            cohort: participants to invite, all with a session.
-            deadlines_s: seconds for each phase by its name.
-            workers: for arithmetic.
-            freeze: awaited before u3 is sent to any participant.
-            charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
-            roster_sha256: of the signed roster file, by which participants fetch it.
-            resume_s: how long a participant whose connection broke keeps its reconnection slot.
-            record: what the attempt keeps on the disk; one that an earlier process began goes on from there, once
-                `goes_on` is set.
-        """
         self.config, self.cohort, self._record = config, cohort, record
         self.listening, self.goes_on = asyncio.Event(), asyncio.Event()
         self._sessions, self._deadlines_s, self._workers = sessions, deadlines_s, workers
