@@ -52,9 +52,14 @@ _WIDTH: Final = 120
 _NAMES: Final = frozenset(Key.__dataclass_fields__)
 
 
-def key(default: Any = ..., **about: Any) -> Any:
-    """Declare a key: fields of `Key`, and arguments of `pydantic.Field` such as ``gt`` or ``default_factory``."""
-    said = Key(**{name: value for name, value in about.items() if name in _NAMES})
+def key(default: Any = ..., help: Any = "", **about: Any) -> Any:
+    """Declare a key: fields of `Key`, and arguments of `pydantic.Field` such as ``gt`` or ``default_factory``.
+
+    ``within``: least and largest value, both included.
+    """
+    if "within" in about:
+        about["ge"], about["le"] = about.pop("within")
+    said = Key(help, **{name: value for name, value in about.items() if name in _NAMES})
     limits = {name: value for name, value in about.items() if name not in _NAMES}
     if "default_factory" not in limits:
         limits["default"] = default

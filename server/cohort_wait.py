@@ -15,11 +15,12 @@ from mechanisms.plan import Plan
 from runtime.loop_lag import LoopLag
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
-from server.attempt.wait_reports import WaitReports
-from wire.records.charges import Charges
-from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
+from server.attempt.steps import WaitReports
+from server.events import CONNECTING, AttemptAborted, Event, WaitingForEnrolment, WaitingForParticipants
 from server.membership import Membership
 from server.sessions import Sessions
+from server.study_file import StudyConfiguration
+from wire.records.charges import Charges
 from wire.study import smallest_roster
 
 log = structlog.get_logger()
@@ -34,26 +35,19 @@ class CohortWait:
     """Waits for participants, for as long as the study's settings say.
 
     Attributes:
-        connect_s: longest wait for the cohort to connect.
-        pause_s: between the end of a round and the next one.
-        resume_s: longest wait for participants whose connections broke, all together.
-        enrolment_open: participants can still enrol; then the wait for a large enough roster has no end.
         configure: async (round, attempt) -> the attempt's configuration under the roster in use.
         use_offered: async: adopts a later roster if there is one; returns whether it did.
     """
 
+    configuration: StudyConfiguration
     plan: Plan
     membership: Membership
     sessions: Sessions
+    charges: Charges
     loop_lag: LoopLag
-    connect_s: float
-    pause_s: float
-    resume_s: float
-    enrolment_open: bool
     emit: Callable[[Event], None]
     configure: Callable[[int, int], Awaitable[RoundConfig]]
     use_offered: Callable[[], Awaitable[bool]]
-    charges: Charges
     _first: bool = True
     _cohort_spent: bool = False
 
@@ -65,43 +59,35 @@ class CohortWait:
     def _invitable(self) -> frozenset[int]:
         return self.membership.members() - self.membership.positions(self.charges.spent())
 
-    async def pause(self, round_: int) -> None:
-        """Pause after a round. Sessions stay, no deadline runs, and a request to stop takes effect at once."""
-        if self.pause_s > 0:
-            self.emit(Pausing(round=round_, left_s=self.pause_s))
-            await asyncio.sleep(self.pause_s)
-
     async def enrolment(self, round_: int, attempt: int) -> None:
         """While participants can still enrol, wait without a deadline until the roster is large enough for a round."""
         reports, first = WaitReports(), True
-        while self.enrolment_open and (missing := self.membership.missing()):
+        enrolment_open = bool(self.configuration.coordinator.enrolment_listen)
+        while enrolment_open and (missing := self.membership.missing()):
             self.sessions.changed.clear()  # what changes from here on ends the next wait
             here = len(self.membership.members())
             if reports.due((here, missing), ENROLMENT_INTERVAL_S, time.monotonic()):
-                self.emit(
-                    WaitingForEnrolment(
-                        round=round_,
-                        attempt=attempt,
-                        received=here,
-                        needed=here + missing,
-                        roster_version=self.membership.roster.version,
-                        first=first,
-                    )
+                counts = {"received": here, "needed": here + missing}
+                version = self.membership.roster.version
+                event = WaitingForEnrolment(
+                    round=round_, attempt=attempt, **counts, roster_version=version, first=first
                 )
+                self.emit(event)
                 first = False
             await self._changed(ENROLMENT_INTERVAL_S)
             await self.use_offered()
 
     async def gather(self, round_: int, attempt: int) -> tuple[RoundConfig, frozenset[int]] | None:
-        """Wait for the whole cohort, at most `connect_s`, then go on with the quorum; for a quorum also until those of
-        the cohort that were sent away are due back.
+        """Wait for the whole cohort, at most ``connect_s``, then go on with the quorum; for a quorum also until those
+        of the cohort that were sent away are due back. Broken connections are waited for for ``resume_s`` together.
 
         Absent participants of a drawn cohort are dropouts, as are those whose budget is spent: no others are invited in
         their place.
 
         Returns the configuration, and the positions of the connected participants; None without a quorum.
         """
-        deadline = time.monotonic() + self.connect_s
+        resume_s = self.configuration.deadlines.resume_s
+        deadline = time.monotonic() + self.configuration.deadlines.connect_s
         if self.membership.missing():
             self._too_few(round_, attempt, len(self.membership.members()), smallest_roster(self.plan))
             return None
@@ -134,8 +120,8 @@ class CohortWait:
                 return config, ready
             if len(ready) >= quorum:
                 quorum_since = quorum_since or now
-                returning_until = returning_until or now + self.resume_s
-                away = self.sessions.broken_since(now - self.resume_s) | self.sessions.resting()
+                returning_until = returning_until or now + resume_s
+                away = self.sessions.broken_since(now - resume_s) | self.sessions.resting()
                 returning = now < returning_until and away & invited
                 if (now - quorum_since >= patience_s and not returning) or now >= deadline:
                     return config, ready
@@ -149,16 +135,9 @@ class CohortWait:
                 config = await self.configure(round_, attempt)
                 continue
             if reports.due((len(ready), len(invited)), PROGRESS_INTERVAL_S, now):
-                self.emit(
-                    WaitingForParticipants(
-                        round=round_,
-                        attempt=attempt,
-                        received=len(ready),
-                        needed=quorum,
-                        expected=len(invited),
-                        left_s=round(deadline - now, 1),
-                    )
-                )
+                counts = {"received": len(ready), "needed": quorum, "expected": len(invited)}
+                left_s = round(deadline - now, 1)
+                self.emit(WaitingForParticipants(round=round_, attempt=attempt, **counts, left_s=left_s))
             await self._changed(min(0.5, max(deadline - now, 0.01)))
 
     async def _changed(self, longest_s: float) -> None:
@@ -177,14 +156,5 @@ class CohortWait:
         if left:  # for example because of their policies; the reason is in their own logs
             who = "they were ready: look at what they print" if left > 1 else "it was ready: look at what it prints"
             reason += f"; {left} came and left before {who}"
-        self.emit(
-            AttemptAborted(
-                round=round_,
-                attempt=attempt,
-                phase=CONNECTING,
-                reason=reason,
-                received=received,
-                needed=needed,
-                loop_lag_ms=self.loop_lag.figures(),
-            )
-        )
+        where = {"round": round_, "attempt": attempt, "received": received, "needed": needed}
+        self.emit(AttemptAborted(**where, phase=CONNECTING, reason=reason, loop_lag_ms=self.loop_lag.figures()))

@@ -9,9 +9,9 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-import grpc
 import structlog
 
 from runtime.durable import StorageError, free_mb
@@ -66,18 +66,12 @@ def serve(
     """
     # The loop asks for the interpreter lock after every wait; five milliseconds each time, the default, add up.
     sys.setswitchinterval(SWITCH_S)
-    return run_event_loop(_until_stopped(configuration, on_event, service, page))
+    return run_event_loop(_until_stopped(served(configuration, on_event=on_event, service=service, page=page)))
 
 
-async def _until_stopped(
-    configuration: StudyConfiguration,
-    on_event: Callable[[Event], None] | None,
-    service: Notifier | None,
-    page: Page | None,
-) -> int:
+async def _until_stopped(opened: AbstractAsyncContextManager[tuple[str, asyncio.Task[Outcome]]]) -> int:
     async with contextlib.AsyncExitStack() as stack:
         signals = stack.enter_context(contextlib.ExitStack())  # until the ports are closed, in case that hangs
-        opened = served(configuration, on_event=on_event, service=service, page=page)
         _, run = await stack.enter_async_context(opened)
         process_limits.settle()
         stopped: list[ExitCode] = []
@@ -180,19 +174,25 @@ async def _served(
     await study.restore()
     if http is not None:
         http.restored(study, journal)
+    port: SessionPort | Gateways
     if gateways is None:
-        port: SessionPort | Gateways = await SessionPort.open(study, sessions, table.listen, certificate)
+        port = await SessionPort.open(study, sessions, table.listen, certificate)
     else:
         port = await gateways.open()
-    address = port.address
-    log.info("listening", address=address)
-    enrolment, enrolment_server = await _open_enrolment(configuration, study, strangers)
+    log.info("listening", address=port.address)
+    enrolment = None
+    if enrols:  # the port on which places are asked for
+        enrolment = Enrolment(configuration, study, study.roster_files)
+        enrolment_server = make_server(enrolment, strangers)
+        credentials = certificate.credentials(with_client=False)
+        opened = await listen(enrolment_server, table.enrolment_listen, credentials, "enrolment_listen")
+        log.info("listening for enrolment", address=opened)
     if http is not None:
         http.serving(enrolment)
 
-    run = asyncio.create_task(_to_the_end(study, address, "" if http is None else http.address))
+    run = asyncio.create_task(_to_the_end(study, port.address, "" if http is None else http.address))
     try:
-        yield address, run
+        yield port.address, run
     finally:
         if not run.done():
             log.warning("stopped: serve the study again, and it continues where it was")
@@ -200,7 +200,7 @@ async def _served(
         await asyncio.gather(run, return_exceptions=True)
         if http is not None:
             http.stopping()
-        if enrolment_server is not None:
+        if enrolment is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ENROLMENT_SHUTDOWN_S):
                     await enrolment_server.stop(0.5)
@@ -225,19 +225,3 @@ async def _to_the_end(study: Study, address: str, http_address: str) -> Outcome:
     # A peer that is still writing when the connection closes loses unread messages, StudyEnd included.
     await asyncio.sleep(LINGER_S)
     return outcome
-
-
-async def _open_enrolment(
-    configuration: StudyConfiguration, study: Study, connections: int
-) -> tuple[Enrolment | None, grpc.aio.Server | None]:
-    """The port on which places are asked for, where study.toml names one."""
-    table = configuration.coordinator
-    if not table.enrolment_listen:
-        return None, None
-    assert study.roster_files is not None  # noqa: S101  # of open_study
-    enrolment = Enrolment(configuration, study, study.roster_files)
-    server = make_server(enrolment, connections)
-    credentials = read_certificate(table).credentials(with_client=False)
-    address = await listen(server, table.enrolment_listen, credentials, "enrolment_listen")
-    log.info("listening for enrolment", address=address)
-    return enrolment, server

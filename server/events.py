@@ -31,17 +31,11 @@ KINDS: Final[dict[str, type[Event]]] = {}
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What all kinds have; a subclass is a dataclass like it.
+    """What all kinds have; a subclass is a dataclass like it."""
 
-    Attributes:
-        kind: name of the kind in JSON.
-        seq: number in the journal, from 1; 0 before it is read from there.
-        at: when it happened, in seconds since 1970; 0 before the journal took it.
-    """
-
-    kind: ClassVar[str] = ""
-    seq: int = 0
-    at: float = 0.0
+    kind: ClassVar[str] = ""  # name of the kind in JSON
+    seq: int = 0  # number in the journal, from 1; 0 before it is read from there
+    at: float = 0.0  # when it happened, in seconds since 1970; 0 before the journal took it
 
     def __init_subclass__(cls, *, kind: str = "") -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -61,37 +55,26 @@ class StudyStarted(Event, kind="study_started"):
     """A coordinator began to serve the study; a study may be served many times.
 
     Attributes:
-        address: HOST:PORT of the session port.
-        http_address: of metrics and health; empty without that port.
-        participants: on the roster in use.
-        members: their numbers.
-        hosts: that the roster lists them under.
-        rounds: of the whole study.
-        epsilon_target: the privacy budget, at ``delta``.
-        plan: `mechanisms.plan.Plan.to_json`.
-        threshold: shares that open a sum of the full cohort.
         partition: how prepared data is divided; empty where participants bring their own.
-        planned_upload_bytes: of one participant in a round.
-        one_machine: all parts may run on one machine.
     """
 
-    address: str = ""
-    http_address: str = ""
+    address: str = ""  # HOST:PORT of the session port
+    http_address: str = ""  # of metrics and health; empty without that port
     task: str = ""
     study: str = ""
-    participants: int = 0
+    participants: int = 0  # on the roster in use
     roster_version: int = 0
-    members: tuple[int, ...] = ()
-    hosts: int = 0
-    rounds: int = 0
+    members: tuple[int, ...] = ()  # their numbers
+    hosts: int = 0  # that the roster lists them under
+    rounds: int = 0  # of the whole study
     delta: float = 0.0
-    epsilon_target: float = 0.0
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    threshold: int = 0
+    epsilon_target: float = 0.0  # the privacy budget, at ``delta``
+    plan: Mapping[str, Any] = field(default_factory=dict)  # `mechanisms.plan.Plan.to_json`
+    threshold: int = 0  # shares that open a sum of the full cohort
     partition: Mapping[str, Any] = field(default_factory=dict)
     dataset: str = ""
-    planned_upload_bytes: int = 0
-    one_machine: bool = False
+    planned_upload_bytes: int = 0  # of one participant in a round
+    one_machine: bool = False  # all parts may run on one machine
 
     @property
     def page(self) -> str:
@@ -102,22 +85,16 @@ class StudyStarted(Event, kind="study_started"):
 
 
 class StudyFinished(Event, kind="study_finished"):
-    """The coordinator ends its study, or is stopped.
+    """The coordinator ends its study, or is stopped."""
 
-    Attributes:
-        reason: one of those of `server.study`.
-        failed: it is stopped by a fault, such as a full disk.
-        wall_s: since this start of the coordinator.
-    """
-
-    reason: str
-    failed: bool = False
+    reason: str  # one of those of `server.study`
+    failed: bool = False  # it is stopped by a fault, such as a full disk
     rounds_completed: int = 0
     accuracy: float | None = None
     epsilon_coordinator: float = 0.0
     epsilon_released: float = 0.0
     delta: float = 0.0
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # since this start of the coordinator
 
 
 class RosterAdopted(Event, kind="roster_adopted"):
@@ -260,22 +237,15 @@ class ParticipantSetAside(Event, kind="participant_set_aside"):
 
 
 class SurvivorsFrozen(AttemptEvent, kind="survivors_frozen"):
-    """The sets of the attempt are fixed and its charge is written; the sum can be opened.
+    """The sets of the attempt are fixed and its charge is written; the sum can be opened."""
 
-    Attributes:
-        u1, u2, u3: sizes of the sets of the protocol.
-        h: u3 less the colluders that the plan assumes.
-        epsilon_coordinator, epsilon_released: spent, this charge included.
-        ledger_rows, ledger_head: number and hash of the ledger's last row.
-    """
-
-    u1: int
+    u1: int  # sizes of the sets of the protocol
     u2: int
     u3: int
-    h: int
-    epsilon_coordinator: float
+    h: int  # u3 less the colluders that the plan assumes
+    epsilon_coordinator: float  # spent, this charge included
     epsilon_released: float
-    ledger_rows: int = 0
+    ledger_rows: int = 0  # number and hash of the ledger's last row
     ledger_head: str = ""
 
 
@@ -283,62 +253,43 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
     """A round ended in a sum, and the next model is on disk. Its JSON is also the journal's record of the round.
 
     Attributes:
-        u1, u2, u3, u4, u5: sizes of the sets of the protocol; u3 are in the sum.
-        dropouts: participants that left the attempt.
-        key_to_sum_s: from the first public key to the open sum.
-        phase_seconds: by phase.
         phase_cpu_s: CPU time of the coordinator, by phase and kind (`runtime.cpu_split`).
-        upload_bytes, download_bytes: mean of a participant, protobuf framing included, TLS not.
-        vector_bytes: of the masked vector alone.
-        accuracy, loss: on the coordinator's own data; None where there is no model to judge.
         reported: what participants say of the model before this round: accuracy, loss, each with its ``_stderr``, and
             the mean ``weight`` of those who evaluated; empty where they don't.
-        released: the statistic so far; empty where a model is learnt.
-        survivors: numbers of those in the sum.
-        clips: L2 clip of each layer in this round.
-        below_clip: estimated share of norms within the clip, by layer; empty unless clips adapt.
-        sum_sha256: of the sum, hexadecimal; None where it holds no noise.
-        seconds: of the attempt, from the model's serialisation to the next model on disk.
-        epsilon_coordinator, epsilon_released: spent so far.
-        coordinator_rss_mb: resident memory, in 10^6 bytes.
-        coordinator_files, coordinator_tasks: open files, and tasks of the event loop.
-        next_clips: of the next round; empty where an older coordinator didn't record them.
-        wrapped_share: estimated share of the sum's values that wrapped around; None for short sums.
         loop_lag_ms: lateness of the event loop in the attempt: p50, p99, max.
-        ledger_rows, ledger_head: number and hash of the ledger's last row.
         figures: what else an evaluation says, by name, such as the errors of a regression in the label's unit.
     """
 
-    u1: int = 0
+    u1: int = 0  # sizes of the sets of the protocol; u3 are in the sum
     u2: int = 0
     u3: int = 0
     u4: int = 0
     u5: int = 0
-    dropouts: int = 0
-    key_to_sum_s: float = 0.0
-    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    dropouts: int = 0  # participants that left the attempt
+    key_to_sum_s: float = 0.0  # from the first public key to the open sum
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     phase_cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    upload_bytes: int = 0
+    upload_bytes: int = 0  # mean of a participant, protobuf framing included, TLS not
     download_bytes: int = 0
-    vector_bytes: int = 0
-    accuracy: float | None = None
+    vector_bytes: int = 0  # of the masked vector alone
+    accuracy: float | None = None  # on the coordinator's own data; None where there is no model to judge
     loss: float | None = None
     reported: Mapping[str, float] = field(default_factory=dict)
-    released: Mapping[str, Any] = field(default_factory=dict)
-    survivors: tuple[int, ...] = ()
-    clips: tuple[float, ...] = ()
-    below_clip: tuple[float, ...] = ()
-    sum_sha256: str | None = None
-    seconds: float = 0.0
-    epsilon_coordinator: float = 0.0
+    released: Mapping[str, Any] = field(default_factory=dict)  # the statistic so far; empty where a model is learnt
+    survivors: tuple[int, ...] = ()  # numbers of those in the sum
+    clips: tuple[float, ...] = ()  # L2 clip of each layer in this round
+    below_clip: tuple[float, ...] = ()  # estimated share of norms within the clip, by layer; empty unless clips adapt
+    sum_sha256: str | None = None  # of the sum, hexadecimal; None where it holds no noise
+    seconds: float = 0.0  # of the attempt, from the model's serialisation to the next model on disk
+    epsilon_coordinator: float = 0.0  # spent so far
     epsilon_released: float = 0.0
-    coordinator_rss_mb: float = 0.0
-    next_clips: tuple[float, ...] = ()
-    wrapped_share: float | None = None
+    coordinator_rss_mb: float = 0.0  # resident memory, in 10^6 bytes
+    next_clips: tuple[float, ...] = ()  # of the next round; empty where an older coordinator didn't record them
+    wrapped_share: float | None = None  # estimated share of the sum's values that wrapped around; None for short sums
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
-    ledger_rows: int = 0
+    ledger_rows: int = 0  # number and hash of the ledger's last row
     ledger_head: str = ""
-    coordinator_files: int = 0
+    coordinator_files: int = 0  # open files, and tasks of the event loop
     coordinator_tasks: int = 0
     figures: Mapping[str, float] = field(default_factory=dict)
 

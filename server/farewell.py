@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -19,22 +20,22 @@ from server.study_tables import DeadlineTable
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class Farewell:
     """Says StudyEnd to each participant that can hear it. All methods are for the coordinator's event loop.
 
     A connection that died silently counts as one that received StudyEnd: delivery can't be checked.
     """
 
-    def __init__(self, sessions: Sessions, membership: Membership, deadlines: DeadlineTable) -> None:
-        """Args: deadlines say how long to wait: ``resume_s`` and ``connect_s``."""
-        self._sessions, self._membership, self._deadlines = sessions, membership, deadlines
-        self._message: bytes | None = None
-        self._told: set[bytes] = set()  # identities
-        self._one_more = asyncio.Event()  # was told
-        self._file: Path | None = None
-        self._terms = ""
-        self.rounds_were_left = False
-        """Whether this process has tried a round: then the participants were connected recently."""
+    sessions: Sessions
+    membership: Membership
+    deadlines: DeadlineTable  # ``resume_s`` and ``connect_s`` say how long to wait
+    rounds_were_left: bool = False  # this process has tried a round: then the participants were connected recently
+    _message: bytes | None = None
+    _told: set[bytes] = field(default_factory=set)  # identities
+    _one_more: asyncio.Event = field(default_factory=asyncio.Event)  # was told
+    _file: Path | None = None
+    _terms: str = ""
 
     def remember(self, file: Path, terms: str) -> None:
         """Keep there which participants have received the end of the study with these terms, and read what is there."""
@@ -58,8 +59,8 @@ class Farewell:
         self._message = message
         if self.rounds_were_left:  # an earlier end was none
             self._told = set()
-        self._told |= {session.identity for session in self._sessions.all()}
-        self._sessions.close_all(message)
+        self._told |= {session.identity for session in self.sessions.all()}
+        self.sessions.close_all(message)
 
     def answer(self, session: Session) -> bool:
         """A session is ready. Returns whether the study is over; then StudyEnd was sent and the session ends."""
@@ -85,14 +86,14 @@ class Farewell:
 
     async def _wait(self) -> None:
         began = time.monotonic()
-        resume_s, connect_s = self._deadlines.resume_s, self._deadlines.connect_s
-        longest_s = resume_s if self.rounds_were_left and not self._sessions.resting() else connect_s
-        entries, announced = self._membership.roster.entries, False
+        resume_s, connect_s = self.deadlines.resume_s, self.deadlines.connect_s
+        longest_s = resume_s if self.rounds_were_left and not self.sessions.resting() else connect_s
+        entries, announced = self.membership.roster.entries, False
 
         def awaited() -> Collection[int]:
             if self.rounds_were_left:
-                return self._sessions.broken_since(began - resume_s) | self._sessions.resting()
-            return self._membership.members()
+                return self.sessions.broken_since(began - resume_s) | self.sessions.resting()
+            return self.membership.members()
 
         while untold := sum(entries[place].identity not in self._told for place in awaited()):
             remaining_s = began + longest_s - time.monotonic()

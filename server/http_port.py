@@ -74,12 +74,7 @@ class Page(Protocol):
 
 
 class HttpThread:
-    """uvicorn in a thread of its own, with the bounds on strangers.
-
-    Attributes:
-        address: HOST:PORT, with the port that was given.
-        on_loopback: whether only this machine can reach it.
-    """
+    """uvicorn in a thread of its own, with the bounds on strangers."""
 
     most_connections: Final = 2 * MOST_CONNECTIONS + MOST_STREAMS
     """With those that are accepted only to be closed."""
@@ -88,7 +83,8 @@ class HttpThread:
         """Raises OSError: the port is in use, or the address isn't this machine's."""
         self._listening = bound(host, port)
         ip, number, *_ = self._listening.getsockname()
-        self.address, self.on_loopback = join_address(host, number), ip_address(ip).is_loopback
+        self.address = join_address(host, number)  # HOST:PORT, with the port that was given
+        self.on_loopback = ip_address(ip).is_loopback  # only this machine can reach it
 
     async def open(self, routes: Sequence[BaseRoute], page: Page | None = None) -> None:
         """Answer. ``page``: lives as long; its routes, guarded, are among ``routes``. Raises OSError: it can't."""

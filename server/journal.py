@@ -80,7 +80,6 @@ class Journal:
         self.path = path
         self.ledger_path = path.with_name(LEDGER_FILE)
         self._ledger: Ledger | None = None
-
         self._store = DurableStore(path, SCHEMA, APPLICATION_ID, FORMAT, lambda: check_ledger(path), TABLE)
 
     @property
@@ -146,20 +145,15 @@ class Journal:
                 f"another version {roster.version} of the roster was in use before: there may be only one; restore it, "
                 "or let the authority sign a new version"
             )
-        numbers = self.members()
+        members = self._store.read("SELECT number, identity FROM members")
+        numbers = {bytes(identity): number for number, identity in members}
         new = [entry.identity for entry in roster.entries if entry.identity not in numbers]
-        for number, identity in enumerate(new, len(numbers)):
-            numbers[identity] = number
+        added = dict(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
         await self._store.write(
             ("INSERT OR IGNORE INTO rosters VALUES (?, ?, ?)", (roster.version, roster.digest(), time.time())),
-            *(("INSERT INTO members VALUES (?, ?)", (numbers[identity], identity)) for identity in new),
+            *(("INSERT INTO members VALUES (?, ?)", (number, identity)) for identity, number in added.items()),
         )
-        return numbers
-
-    def members(self) -> dict[bytes, int]:
-        """Identity -> number, of every participant that was ever on a roster of this study."""
-        rows = self._store.read("SELECT number, identity FROM members")
-        return {bytes(identity): number for number, identity in rows}
+        return numbers | added
 
     def new_record(self) -> AttemptRecord:
         """Of the messages of an attempt that is about to begin."""
@@ -167,14 +161,9 @@ class Journal:
 
     async def begin_attempt(self, config: RoundConfig, cohort: frozenset[int], *, kept: bool = False) -> None:
         """Before the attempt's first message. ``kept``: its messages are."""
-        await self._store.write(
-            CLEAR,
-            (
-                "INSERT INTO attempts (round, attempt, started) VALUES (?, ?, ?)",
-                (config.round, config.attempt, time.time()),
-            ),
-            *([beginning(config, cohort)] if kept else []),
-        )
+        sql = "INSERT INTO attempts (round, attempt, started) VALUES (?, ?, ?)"
+        begun = [beginning(config, cohort)] if kept else []
+        await self._store.write(CLEAR, (sql, (*config.number, time.time())), *begun)
 
     async def freeze_survivors(self, round_: int, attempt: int, check: ConsistencyCheck) -> None:
         """Before u3 is sent to any participant. The sum is not copied: it must not change until this returns."""
@@ -219,22 +208,20 @@ class Journal:
 
     async def note_conflicts(self, conflicts: list[tuple[int, int]]) -> None:
         """Pairs (dealer, holder), one of which has cheated: over several attempts they may show which."""
-        if conflicts:
-            sql = "INSERT OR IGNORE INTO conflicts (dealer, holder) VALUES (?, ?)"
-            await self._store.write(*((sql, pair) for pair in conflicts))
+        await self._of_each(conflicts, "INSERT OR IGNORE INTO conflicts (dealer, holder) VALUES (?, ?)")
 
     async def note_blamed(self, conflicts: list[tuple[int, int]]) -> None:
         """The dealer was set aside for these."""
+        await self._of_each(conflicts, "UPDATE conflicts SET blamed = 1 WHERE dealer = ? AND holder = ?")
+
+    async def _of_each(self, conflicts: list[tuple[int, int]], sql: str) -> None:
         if conflicts:
-            sql = "UPDATE conflicts SET blamed = 1 WHERE dealer = ? AND holder = ?"
             await self._store.write(*((sql, pair) for pair in conflicts))
 
-    def conflicts(self) -> list[tuple[int, int]]:
-        return self._store.read("SELECT dealer, holder FROM conflicts")
-
-    def blamed(self) -> list[tuple[int, int]]:
-        """Those for which the dealer was set aside."""
-        return self._store.read("SELECT dealer, holder FROM conflicts WHERE blamed")
+    def conflicts(self) -> dict[tuple[int, int], bool]:
+        """All of them, and whether the dealer was set aside for it."""
+        rows = self._store.read("SELECT dealer, holder, blamed FROM conflicts")
+        return {(dealer, holder): bool(blamed) for dealer, holder, blamed in rows}
 
     def excluded(self) -> dict[int, str]:
         """Who is not invited any more, and why."""
@@ -253,10 +240,10 @@ class Journal:
     async def close_open_attempts(self) -> list[tuple[int, int]]:
         """Mark attempts that were cut off and don't go on; their charges, if any, stay, and are noted if need be."""
         await self._store.write(*(_note(row) for row in self.charges()[-1:]), CLEAR)
-        rows = self._store.read("SELECT round, attempt FROM attempts WHERE outcome IS NULL")
-        for round_, attempt in rows:
-            await self._store.write(_end(round_, attempt, "the coordinator stopped during the attempt"))
-        return [(round_, attempt) for round_, attempt in rows]
+        open_: list[tuple[int, int]] = self._store.read("SELECT round, attempt FROM attempts WHERE outcome IS NULL")
+        for number in open_:
+            await self._store.write(_end(*number, "the coordinator stopped during the attempt"))
+        return open_
 
     def charges(self) -> list[Row]:
         rows: list[Row] = []
@@ -297,10 +284,13 @@ def _add(event: Event) -> Statement:
 
 
 def _note(row: Row) -> Statement:
-    return (
-        "UPDATE attempts SET ledger_row = ?, ledger_hash = ? WHERE round = ? AND attempt = ?",
-        (row.number, row.hash, row.entry.round, row.entry.attempt),
-    )
+    sql = "UPDATE attempts SET ledger_row = ?, ledger_hash = ? WHERE round = ? AND attempt = ?"
+    return sql, (row.number, row.hash, row.entry.round, row.entry.attempt)
+
+
+def _end(round_: int, attempt: int, outcome: str) -> Statement:
+    sql = "UPDATE attempts SET outcome = ?, masked_sum = NULL WHERE round = ? AND attempt = ?"
+    return sql, (outcome, round_, attempt)
 
 
 @contextlib.contextmanager
@@ -316,8 +306,8 @@ def _reading(state: Path) -> Iterator[sqlite3.Connection]:
 def read_study(state: Path) -> bytes | None:
     """The study document that a state file is bound to; None before the first study."""
     with _reading(state) as connection:
-        rows = connection.execute("SELECT document FROM study").fetchall()
-    return bytes(rows[0][0]) if rows else None
+        row = connection.execute("SELECT document FROM study").fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def read_members(state: Path) -> dict[int, bytes]:
@@ -404,20 +394,10 @@ def _noted(state: Path) -> _Noted | None:
         connection.execute("BEGIN")
         if not check_kind(connection, state, APPLICATION_ID, FORMAT):
             return None
-        study = connection.execute("SELECT name, document FROM study").fetchall()
-        attempts = connection.execute(
-            "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
-        ).fetchall()
-    if not study:
-        return None
-    return _Noted(study[0][0], hashlib.sha256(study[0][1]).hexdigest(), attempts)
-
-
-def _end(round_: int, attempt: int, outcome: str) -> Statement:
-    return (
-        "UPDATE attempts SET outcome = ?, masked_sum = NULL WHERE round = ? AND attempt = ?",
-        (outcome, round_, attempt),
-    )
+        study = connection.execute("SELECT name, document FROM study").fetchone()
+        sql = "SELECT ledger_row, ledger_hash, round, attempt, u3 FROM attempts ORDER BY round, attempt"
+        attempts = connection.execute(sql).fetchall()
+    return None if study is None else _Noted(study[0], hashlib.sha256(study[1]).hexdigest(), attempts)
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:
@@ -429,16 +409,11 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
     if not path.exists():
         return []
     sql = "SELECT seq, at, kind, body FROM events WHERE seq > ? ORDER BY seq"
-    try:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
-        ) as connection:
-            try:
-                rows = connection.execute(sql, (after,)).fetchall()
-            except sqlite3.OperationalError:  # the coordinator is just creating its tables
-                return []
-    except DAMAGED as error:
-        raise StorageError(f"{path} can't be used as a database: {error}") from error
+    with _reading(path) as connection:
+        try:
+            rows = connection.execute(sql, (after,)).fetchall()
+        except sqlite3.OperationalError:  # the coordinator is just creating its tables
+            return []
     try:
         read = [from_json({"seq": seq, "at": at, "kind": kind, **json.loads(body)}) for seq, at, kind, body in rows]
     except ValueError as error:

@@ -65,28 +65,22 @@ def check_later_roster(plan: Plan, roster: Roster, *, one_machine: bool) -> None
         )
 
 
+@dataclass(eq=False)
 class Membership:
     """The roster in use. It changes between attempts only."""
 
-    def __init__(
-        self, plan: Plan, signed: SignedRoster, authority_public: bytes, *, terms: bytes, one_machine: bool
-    ) -> None:
-        """
-        Args:
-            terms: SHA-256 of the study document that is served, with which later versions must be signed.
-            signed: the roster to begin with, checked.
-            authority_public: the key that later versions must be signed with, 32 bytes.
-            one_machine: a host may run more participants than are assumed to collude.
-        """
-        self._plan, self._authority_public, self._one_machine = plan, authority_public, one_machine
-        self.signed, self._terms = signed, terms
-        self.offered: SignedRoster | None = None
-        self.excluded: dict[int, str] = {}  # number -> reason
-        self.set_aside: set[int] = set()  # numbers of participants that aren't invited for now
-        self.blamed: set[tuple[int, int]] = set()  # conflicts, (dealer, holder), for which the dealer was set aside
-        self._conflicts: dict[int, set[int]] = {}  # number -> numbers, one of each two has cheated
-        self.ahead: dict[bytes, tuple[int, int]] = {}  # identity -> a later attempt that it says it has joined
-        self.numbers: list[int] = []  # by position
+    plan: Plan
+    signed: SignedRoster  # the roster to begin with, checked; then the one in use
+    authority_public: bytes  # the key that later versions must be signed with, 32 bytes
+    terms: bytes  # SHA-256 of the study document that is served, with which later versions must be signed
+    one_machine: bool  # a host may run more participants than are assumed to collude
+    offered: SignedRoster | None = None
+    excluded: dict[int, str] = field(default_factory=dict)  # number -> reason
+    set_aside: set[int] = field(default_factory=set)  # numbers of participants that aren't invited for now
+    blamed: set[tuple[int, int]] = field(default_factory=set)  # conflicts for which the dealer was set aside
+    _conflicts: dict[int, set[int]] = field(default_factory=dict)  # number -> numbers, one of each two has cheated
+    ahead: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # identity -> a later attempt that it has joined
+    numbers: list[int] = field(default_factory=list)  # by position
 
     @property
     def roster(self) -> Roster:
@@ -111,8 +105,8 @@ class Membership:
 
         Where cohorts are drawn the plan refers to the whole roster: an excluded participant is still drawn, and absent.
         """
-        here = len(self.roster) if self._plan.drawn else len(self.members())
-        return max(0, smallest_roster(self._plan) - here)
+        here = len(self.roster) if self.plan.drawn else len(self.members())
+        return max(0, smallest_roster(self.plan) - here)
 
     def exclusions(self, besides: Collection[int] = ()) -> dict[bytes, str]:
         """Identity -> reason, of those on the roster in use. ``besides``: positions that are left out."""
@@ -150,8 +144,8 @@ class Membership:
         Where cohorts are drawn that is more than A, the bound for one cohort: over many rounds an honest participant
         may meet all cheats of the roster.
         """
-        everywhere = assumed_colluders(len(self.roster), self._plan.adversarial, self._plan.max_dropout)
-        return max(self._plan.colluders, everywhere, FEWEST_COLLUDERS)
+        everywhere = assumed_colluders(len(self.roster), self.plan.adversarial, self.plan.max_dropout)
+        return max(self.plan.colluders, everywhere, FEWEST_COLLUDERS)
 
     def check_not_older(self, completed_rounds: int, further: Collection[int], number: tuple[int, int]) -> None:
         """Args: further participants of the attempt ``number`` that have heard more of it than it has said.
@@ -191,7 +185,7 @@ class Membership:
 
     def ticket(self, round_: int) -> Ticket | None:
         """Of the round's draw; None where the whole roster is invited."""
-        return None if self.signed.draws is None else self.signed.draws.ticket(round_, self._plan.epoch_rounds)
+        return None if self.signed.draws is None else self.signed.draws.ticket(round_, self.plan.epoch_rounds)
 
     def offer(self, roster_file: bytes, lottery_file: bytes | None) -> None:
         """Note a later version; `take` puts it to use.
@@ -199,16 +193,16 @@ class Membership:
         Raises InvalidRoster: it isn't signed by the authority, not later than what is here, doesn't fit the study's
         plan, or comes without the draws that its signature covers.
         """
-        roster = verify_roster(roster_file, self._authority_public)
+        roster = verify_roster(roster_file, self.authority_public)
         newest = (self.offered or self.signed).roster
         if roster.study != newest.study:
             raise InvalidRoster(f"it is the roster of another study, {roster.study!r}")
         if roster.version <= newest.version:
             raise InvalidRoster(f"version {roster.version} isn't later than version {newest.version}, which is here")
-        if roster.terms not in (newest.terms, self._terms):  # the first one, of a study without terms yet, has none
+        if roster.terms not in (newest.terms, self.terms):  # the first one, of a study without terms yet, has none
             raise InvalidRoster(f"version {roster.version} was signed with other terms than those of the study")
-        check_later_roster(self._plan, roster, one_machine=self._one_machine)
-        self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self._plan))
+        check_later_roster(self.plan, roster, one_machine=self.one_machine)
+        self.offered = SignedRoster(roster, roster_file, read_draws(roster, lottery_file, self.plan))
 
     def use(self, signed: SignedRoster, numbers: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
         """Put a version to use, once the journal knows it and has numbered its participants.

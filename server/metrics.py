@@ -77,37 +77,38 @@ _COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "participants_excluded": ("Participants that sent what no honest one sends, and aren't invited again.", ()),
     "participants_set_aside": ("Participants set aside because they or others cheated.", ()),
 }
-# What is read when metrics are asked for.
+# Likewise, of what is read when metrics are asked for.
 _COUNTERS: Final = {
-    "sordino_received_control_bytes": "Control messages received on the session port.",
-    "sordino_received_vector_bytes": "Uploaded vectors received, refused ones and broken ones too.",
-    "sordino_sent_control_bytes": "Control messages sent on the session port.",
-    "sordino_sent_document_bytes": "Models, rosters and study documents sent.",
-    "sordino_calls_refused": "Calls to the session port that were refused.",
-    "sordino_gateways_replaced": "Gateways that failed, and in whose place others started.",
+    "received_control_bytes": "Control messages received on the session port.",
+    "received_vector_bytes": "Uploaded vectors received, refused ones and broken ones too.",
+    "sent_control_bytes": "Control messages sent on the session port.",
+    "sent_document_bytes": "Models, rosters and study documents sent.",
+    "calls_refused": "Calls to the session port that were refused.",
+    "gateways_replaced": "Gateways that failed, and in whose place others started.",
 }
-_OF_GATEWAYS: Final = (
-    *("sordino_gateways_up", "sordino_gateways_replaced"),
-    *("sordino_gateway_memory_bytes", "sordino_gateway_sessions"),
-)
+_OF_LAST_ROUND: Final = {  # with the field of its event
+    "model_accuracy_ratio": ("Accuracy after the last round, on the coordinator's data.", "accuracy"),
+    "model_loss": ("Loss after the last round, on the coordinator's data.", "loss"),
+    "wrapped_ratio": ("Estimated share of the last sum's values that wrapped around.", "wrapped_share"),
+}
 _STAGE: Final = {
-    "sordino_ready": "1 while the study runs and can be written down, as /readyz says.",
-    "sordino_storage_writable": "0 while the journal can't be written.",
+    "ready": "1 while the study runs and can be written down, as /readyz says.",
+    "storage_writable": "0 while the journal can't be written.",
 }
 _GAUGES: Final = {
-    "sordino_round": "Round under way or last attempted; 0 before the first.",
-    "sordino_attempt": "Attempt of that round.",
-    "sordino_participants_needed": "Participants that the wait or the phase under way needs to go on; 0 in between.",
-    "sordino_attempt_cohort": "Participants with which the attempt under way began, or the last one.",
-    "sordino_attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
-    "sordino_sessions_open": "Open sessions.",
-    "sordino_gateways_up": "Gateways that hold sessions; 0 where the coordinator does.",
-    "sordino_gateway_memory_bytes": "Resident memory of the largest gateway.",
-    "sordino_gateway_sessions": "Open sessions of the gateway that has most.",
-    "sordino_roster_version": "Version of the roster in use.",
-    "sordino_roster_statement_expiry_timestamp_seconds": "When the statement that it is the newest ends; else +Inf.",
-    "sordino_enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
-    "sordino_event_loop_lag_recent_seconds": "The latest that the event loop came to a timer within the last minute.",
+    "round": "Round under way or last attempted; 0 before the first.",
+    "attempt": "Attempt of that round.",
+    "participants_needed": "Participants that the wait or the phase under way needs to go on; 0 in between.",
+    "attempt_cohort": "Participants with which the attempt under way began, or the last one.",
+    "attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
+    "sessions_open": "Open sessions.",
+    "gateways_up": "Gateways that hold sessions; 0 where the coordinator does.",
+    "gateway_memory_bytes": "Resident memory of the largest gateway.",
+    "gateway_sessions": "Open sessions of the gateway that has most.",
+    "roster_version": "Version of the roster in use.",
+    "roster_statement_expiry_timestamp_seconds": "When the statement that it is the newest ends; else +Inf.",
+    "enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
+    "event_loop_lag_recent_seconds": "The latest that the event loop came to a timer within the last minute.",
 }
 
 
@@ -149,19 +150,11 @@ class StudyMetrics:
             name: Counter(f"sordino_{name}", text, labels, registry=registry)
             for name, (text, labels) in _COUNTED.items()
         }
-        self._round_seconds = Histogram(
-            "sordino_round_duration_seconds",
-            "Of completed attempts, from the model's serialisation to the next model on disk.",
-            buckets=ROUND_BUCKETS,
-            registry=registry,
-        )
-        self._phase_seconds = Histogram(
-            "sordino_phase_duration_seconds",
-            "Of the phases of all attempts.",
-            ["phase"],
-            buckets=PHASE_BUCKETS,
-            registry=registry,
-        )
+        name = "sordino_round_duration_seconds"
+        text = "Of completed attempts, from the model's serialisation to the next model on disk."
+        self._round_seconds = Histogram(name, text, buckets=ROUND_BUCKETS, registry=registry)
+        name, text = "sordino_phase_duration_seconds", "Of the phases of all attempts."
+        self._phase_seconds = Histogram(name, text, ["phase"], buckets=PHASE_BUCKETS, registry=registry)
         for phase in PHASES:
             self._phase_seconds.labels(phase)
             for reason in DROPOUTS:
@@ -250,28 +243,26 @@ class StudyMetrics:
     # ------------------------------------------------------------ what is shown
 
     def read(self, **more: float) -> None:
-        """Take what is to be shown of the study now. ``more``: of `_STAGE` and `_GAUGES`, less the prefix."""
-        view, live = self.view, dict(self._live())
-        current = view.current
+        """Take what is to be shown of the study now. ``more``: of `_STAGE` and `_GAUGES`."""
+        view, current, live = self.view, self.view.current, dict(self._live())
         participants = {
-            "roster": live.pop("on_roster", 0),
-            "connected": live.get("sordino_sessions_open", 0),
-            "ready": live.pop("ready", 0),
+            "roster": live.pop("participants_on_roster", 0),
+            "connected": live.get("sessions_open", 0),
+            "ready": live.pop("participants_ready", 0),
             "attempt": current.remaining if current.under_way else 0,
             "waited_for": view.wait.missing,
         }
         counts = {
-            "sordino_round": view.round,
-            "sordino_attempt": view.attempt,
-            "sordino_participants_needed": view.wait.needed,
-            "sordino_attempt_cohort": current.cohort,
-            "sordino_attempt_remaining": current.remaining,
+            "round": view.round,
+            "attempt": view.attempt,
+            "participants_needed": view.wait.needed,
+            "attempt_cohort": current.cohort,
+            "attempt_remaining": current.remaining,
         }
-        given = {f"sordino_{name}": value for name, value in more.items()}
-        self._reading = Reading(participants, {**counts, **live, **given}, view.state)
+        self._reading = Reading(participants, {**counts, **live, **more}, view.state)
 
     def connected(self) -> int:
-        return int(self._live().get("sordino_sessions_open", 0))
+        return int(self._live().get("sessions_open", 0))
 
     def render(self) -> bytes:
         """All of it in Prometheus's text format, as `read` found it."""
@@ -279,50 +270,40 @@ class StudyMetrics:
         return always + generate_latest(self._of_study) if self.knows_study else always
 
     def _stage(self) -> Iterator[Metric]:
-        reading = self._reading
+        counts, now = self._reading.counts, self._reading.state
         for name, text in _STAGE.items():
-            yield GaugeMetricFamily(name, text, reading.counts.get(name, 0))
-        phase = GaugeMetricFamily("sordino_phase", "1 for what the study does now, 0 for the rest.", labels=["phase"])
-        for state in STATES:
-            phase.add_metric([state], float(state == reading.state))
-        yield phase
+            yield _gauge(name, text, counts.get(name, 0))
+        phases = {state: float(state == now) for state in STATES}
+        yield _gauge("phase", "1 for what the study does now, 0 for the rest.", phase=phases)
 
     def _scraped(self) -> Iterator[Metric]:
         """What no event tells."""
-        reading = self._reading
+        counts = self._reading.counts
         for name, text in _COUNTERS.items():
-            yield CounterMetricFamily(name, text, reading.counts.get(name, 0))
+            yield CounterMetricFamily(f"sordino_{name}", text, counts.get(name, 0))
         for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(name, text, reading.counts.get(name, 0))
-        people = GaugeMetricFamily("sordino_participants", "Participants by what they are.", labels=["state"])
-        for state, count in reading.participants.items():
-            people.add_metric([state], count)
-        yield people
-        yield from self._found()
-        free = GaugeMetricFamily("sordino_state_free_bytes", "Room on the disk that holds the journal.")
+            yield _gauge(name, text, counts.get(name, 0))
+        yield _gauge("participants", "Participants by what they are.", state=self._reading.participants)
+        # Of the last round. Without a value until there is one: what isn't evaluated has no accuracy of 0.
+        for name, (text, of_event) in _OF_LAST_ROUND.items():
+            value = getattr(self._last, of_event, None)
+            yield _gauge(name, text, value if value is not None and math.isfinite(value) else None)
+        reported = {} if self._last is None else self._last.reported
+        yield _gauge("model_reported", "Of the model before the last round, by participants.", figure=reported)
+        free = None
         with suppress(OSError):
             disk = os.statvfs(self._configuration.coordinator.state.parent)
-            free.add_metric([], disk.f_bavail * disk.f_frsize)
-        yield free
+            free = disk.f_bavail * disk.f_frsize
+        yield _gauge("state_free_bytes", "Room on the disk that holds the journal.", free)
 
-    def _found(self) -> Iterator[Metric]:
-        """Of the last round. Without a value until there is one: what isn't evaluated has no accuracy of 0."""
-        texts = {
-            "accuracy": ("sordino_model_accuracy_ratio", "Accuracy after the last round, on the coordinator's data."),
-            "loss": ("sordino_model_loss", "Loss after the last round, on the coordinator's data."),
-            "wrapped_share": ("sordino_wrapped_ratio", "Estimated share of the last sum's values that wrapped around."),
-        }
-        for key, (name, text) in texts.items():
-            family, value = GaugeMetricFamily(name, text), getattr(self._last, key, None)
-            if value is not None and math.isfinite(value):
-                family.add_metric([], value)
-            yield family
-        said = GaugeMetricFamily(
-            "sordino_model_reported", "Of the model before the last round, by participants.", labels=["figure"]
-        )
-        for figure, value in ({} if self._last is None else self._last.reported).items():
-            said.add_metric([figure], value)
-        yield said
+
+def _gauge(name: str, text: str, value: float | None = None, **labelled: Mapping[str, float]) -> Metric:
+    """One with a value, with none, or with a value for each value of its one label."""
+    family = GaugeMetricFamily(f"sordino_{name}", text, value, labels=list(labelled) or None)
+    for values in labelled.values():
+        for one, count in values.items():
+            family.add_metric([one], count)
+    return family
 
 
 class _Scraped:
@@ -336,18 +317,17 @@ def _live(study: Study) -> dict[str, float]:
     """What only the running study knows; on its event loop."""
     traffic = study.sessions.traffic
     return {
-        "on_roster": len(study.roster),
-        "ready": len(study.sessions.ready()),
-        "sordino_sessions_open": len(study.sessions),
-        "sordino_roster_version": study.roster_version,
-        "sordino_roster_statement_expiry_timestamp_seconds": study.roster_in_use.stated()[1],
-        "sordino_received_control_bytes": traffic.control_received,
-        "sordino_received_vector_bytes": traffic.vectors_received,
-        "sordino_sent_control_bytes": traffic.control_sent,
-        "sordino_sent_document_bytes": traffic.documents_sent,
-        "sordino_calls_refused": study.refused_calls.count,
-        "sordino_event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
-        **dict.fromkeys(_OF_GATEWAYS, 0.0),
+        "participants_on_roster": len(study.roster),
+        "participants_ready": len(study.sessions.ready()),
+        "sessions_open": len(study.sessions),
+        "roster_version": study.roster_version,
+        "roster_statement_expiry_timestamp_seconds": study.roster_in_use.stated()[1],
+        "received_control_bytes": traffic.control_received,
+        "received_vector_bytes": traffic.vectors_received,
+        "sent_control_bytes": traffic.control_sent,
+        "sent_document_bytes": traffic.documents_sent,
+        "calls_refused": study.sessions.refused_calls.count,
+        "event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
         **({} if study.sessions.elsewhere is None else study.sessions.elsewhere.figures()),
     }
 

@@ -65,21 +65,12 @@ def open_study(
     check_hosts(roster, plan.colluders, configuration.coordinator.one_machine)
     check_terms_signed(configuration, document, roster)
     data, trained = configuration.data, trained_task(configuration.study.task, configuration.task)
-    test_data = load_test(data.dataset, data.test, trained)
+    held_out = load_test(data.dataset, data.test, trained)
     transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
     journal = Journal(configuration.coordinator.state)
+    signed = SignedRoster(roster, found.roster_file, draws)
     study = Study(
-        configuration,
-        document,
-        SignedRoster(roster, found.roster_file, draws),
-        task,
-        test_data,
-        journal,
-        on_event,
-        between_attempts,
-        files,
-        transcripts=transcripts,
-        cohorts_are_public=public,
+        configuration, document, signed, task, held_out, journal, files, on_event, between_attempts, transcripts, public
     )
     return study, journal
 

@@ -37,7 +37,7 @@ class Pace:
     """What the last rounds took."""
 
     def __init__(self, plan: Plan, membership: Membership, deadlines: DeadlineTable, pause_s: float) -> None:
-        self._plan, self._membership, self._pause_s = plan, membership, pause_s
+        self._plan, self._membership, self.pause_s = plan, membership, pause_s
         self._adaptive = deadlines.adaptive
         self.configured_s = {
             ADVERTISE_KEYS: deadlines.advertise_keys_s,
@@ -97,7 +97,7 @@ class Pace:
             drawn = (one for one, cohort in cohorts.items() if one >= coming and participant in cohort)
             rounds = min(drawn, default=max(cohorts) + 1) - coming
         fastest, longest = min(self._rounds, default=UNKNOWN_ROUND_S), REST_MOST_S if self._rounds else UNKNOWN_REST_S
-        rest = EARLY * (pause_left_s + max(rounds, 0) * (fastest + self._pause_s))
+        rest = EARLY * (pause_left_s + max(rounds, 0) * (fastest + self.pause_s))
         return min(rest, max(longest, EARLY * pause_left_s), REST_MOST_S) if rest >= REST_LEAST_S else 0.0
 
     def let_one_rest(self, session: Session, coming: int, pause_left_s: float = 0.0) -> None:

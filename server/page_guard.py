@@ -58,18 +58,11 @@ class PageGuard:
         self,
         app: ASGIApp,
         *,
-        hosts: Iterable[str] = (),
-        password: str | None = None,
-        asked: str = ASKED,
-        forms: bool = False,
+        hosts: Iterable[str] = (),  # by which it may be asked for beside loopback's, where there is no password
+        password: str | None = None,  # None: on loopback only
+        asked: str = ASKED,  # says where the password is
+        forms: bool = False,  # the page may send forms to itself
     ) -> None:
-        """
-        Args:
-            hosts: by which it may be asked for beside loopback's, where there is no password.
-            password: None: on loopback only.
-            asked: says where the password is.
-            forms: the page may send forms to itself.
-        """
         self._app, self._hosts, self._password, self._asked = app, LOOPBACK_NAMES.union(hosts), password, asked
         policy = HEADERS["content-security-policy"]
         self._headers = HEADERS | {

@@ -7,6 +7,7 @@ even with a valid proof.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -32,14 +33,9 @@ def most_calls(participants: int) -> int:
 
 
 def check_certificate(auth_context: Mapping[str, Iterable[bytes]], identity: bytes, host: str) -> None:
-    """Whether a connection may open a session for an identity.
+    """Whether a connection, by its `grpc.ServicerContext.auth_context`, may open a session for an identity of 32 bytes.
 
-    Args:
-        auth_context: of `grpc.ServicerContext.auth_context`.
-        identity: that the session is opened for, 32 bytes.
-        host: under which the roster lists it.
-
-    Raises SessionRefused: the certificate is that of another identity and another host.
+    ``host``: under which the roster lists it. Raises SessionRefused: the certificate is another identity's and host's.
     """
     allowed = {identity_uri(identity).encode(), host_uri(host).encode()}
     if allowed.isdisjoint(auth_context.get(_NAMES, ())):
@@ -63,7 +59,8 @@ class CertificateHolders:
             name = raw.decode("utf-8", "replace")
             participants = self._hosts[name.removeprefix(HOST_URI)] if name.startswith(HOST_URI) else 0
             if name.startswith(IDENTITY_URI):
-                participants = int(_identity(name) in roster.positions)
+                with contextlib.suppress(ValueError):  # not hexadecimal
+                    participants = int(bytes.fromhex(name.removeprefix(IDENTITY_URI)) in roster.positions)
             if participants:  # each has a session, an upload and a download
                 return Caller(name, 3 * participants + CALLS_BESIDE)
         raise CallRefused(
@@ -71,10 +68,3 @@ class CertificateHolders:
             f"the certificate names nobody on version {roster.version} of the study's roster: it was revoked or never "
             "enrolled; ask the study's authority",
         )
-
-
-def _identity(name: str) -> bytes:
-    try:
-        return bytes.fromhex(name.removeprefix(IDENTITY_URI))
-    except ValueError:
-        return b""

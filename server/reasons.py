@@ -7,23 +7,30 @@ from typing import Final
 
 OTHER: Final = "other"
 
-# In this order: the first class of which a phrase is found.
-_DROPOUTS: Final = (
-    ("deadline", ("did not answer before the deadline",)),
-    ("policy", ("refused: the round breaks its policy", "refused: one more round would pass")),
-    ("distrust", ("refused: a message of the coordinator",)),
-    ("restarted", ("sits this attempt out",)),
-    ("failed", ("failed on its own side",)),
-    ("refused", ("refused",)),
-    ("stopped", ("stopped on purpose",)),
-    ("revoked", ("revoked",)),
-    ("replaced", ("replaced by a newer connection",)),
-    ("slow_upload", ("nothing arrived for", "it arrived at less than")),
-    ("connection", ("connection", "the session is over")),
-    ("overran", ("more messages than", "more bytes than", "larger than all of an attempt")),
-    ("upload", ("upload failed", "the vector", "a vector was offered before")),
-    (
-        "invalid",
+# Of every class what it is called, and the phrases that tell it: the first class of which one is found.
+_Classes = dict[str, tuple[str, tuple[str, ...]]]
+_DROPOUTS: Final[_Classes] = {
+    "deadline": ("silent until the deadline", ("did not answer before the deadline",)),
+    "policy": (
+        "the round breaks its policy",
+        ("refused: the round breaks its policy", "refused: one more round would pass"),
+    ),
+    "distrust": ("a message of the coordinator failed its checks", ("refused: a message of the coordinator",)),
+    "restarted": ("skips the attempt after a restart", ("sits this attempt out",)),
+    "failed": ("failed on its own side", ("failed on its own side",)),
+    "refused": ("refused without a reason", ("refused",)),
+    "stopped": ("stopped on purpose", ("stopped on purpose",)),
+    "revoked": ("revoked", ("revoked",)),
+    "replaced": ("replaced by a newer connection", ("replaced by a newer connection",)),
+    "slow_upload": ("the upload was too slow", ("nothing arrived for", "it arrived at less than")),
+    "connection": ("the connection broke off", ("connection", "the session is over")),
+    "overran": (
+        "more than an attempt allows",
+        ("more messages than", "more bytes than", "larger than all of an attempt"),
+    ),
+    "upload": ("the upload broke off", ("upload failed", "the vector", "a vector was offered before")),
+    "invalid": (
+        "a message that no honest participant sends",
         (
             *("public key", "not signed", "shares must go", "sealed share", "kind of share", "commitment", "signature"),
             *("the upload ", "there must be", "share of", "symbol outside", "must have", "without keys", "an empty"),
@@ -31,35 +38,19 @@ _DROPOUTS: Final = (
             *("is empty", "its shares", "sorted", "bits", "length", "can't have received"),
         ),
     ),
-)
-DROPOUTS: Final = (*(name for name, _ in _DROPOUTS), OTHER)
+}
+DROPOUTS: Final = (*_DROPOUTS, OTHER)
 """Every class of a participant's reason."""
 
-_ABORTS: Final = (
-    ("too_few", ("participants, ", "participants are connected")),
-    ("inconsistent_shares", ("shares rebuild no secret",)),
-)
-ABORTS: Final = (*(name for name, _ in _ABORTS), OTHER)
+_ABORTS: Final[_Classes] = {
+    "too_few": ("too few participants", ("participants, ", "participants are connected")),
+    "inconsistent_shares": ("the sum can't be opened: a participant cheated", ("shares rebuild no secret",)),
+}
+ABORTS: Final = (*_ABORTS, OTHER)
 """Every class of an aborted attempt's reason."""
 
-
 WORDS: Final[Mapping[str, str]] = {
-    "deadline": "silent until the deadline",
-    "policy": "the round breaks its policy",
-    "distrust": "a message of the coordinator failed its checks",
-    "restarted": "skips the attempt after a restart",
-    "failed": "failed on its own side",
-    "refused": "refused without a reason",
-    "stopped": "stopped on purpose",
-    "revoked": "revoked",
-    "replaced": "replaced by a newer connection",
-    "slow_upload": "the upload was too slow",
-    "connection": "the connection broke off",
-    "overran": "more than an attempt allows",
-    "upload": "the upload broke off",
-    "invalid": "a message that no honest participant sends",
-    "too_few": "too few participants",
-    "inconsistent_shares": "the sum can't be opened: a participant cheated",
+    **{name: words for name, (words, _) in (_DROPOUTS | _ABORTS).items()},
     OTHER: "another reason, which is in the log",
 }
 """Of every class."""
@@ -75,6 +66,6 @@ def class_of_abort(reason: str) -> str:
     return _first(_ABORTS, reason)
 
 
-def _first(classes: tuple[tuple[str, tuple[str, ...]], ...], reason: str) -> str:
+def _first(classes: _Classes, reason: str) -> str:
     said = reason[:300].lower()  # a peer's text may be long
-    return next((name for name, phrases in classes if any(phrase in said for phrase in phrases)), OTHER)
+    return next((name for name, (_, phrases) in classes.items() if any(one in said for one in phrases)), OTHER)

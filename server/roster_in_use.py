@@ -6,14 +6,15 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from server.events import Event, ParticipantLost, WaitingForAuthority
+from server.events import Event, ParticipantLost, RosterAdopted, WaitingForAuthority
 from server.journal import Journal
 from server.membership import Membership
-from server.round_figures import roster_adopted
+from server.round_figures import hosts_of
 from server.sessions import Sessions
 from wire.records.roster_file import RosterFile
 
@@ -23,35 +24,21 @@ AUTHORITY_INTERVAL_S: Final = 1.0
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class RosterInUse:
     """Changes the roster between attempts, since positions change with it."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        sessions: Sessions,
-        journal: Journal,
-        documents: dict[bytes, bytes],
-        emit: Callable[[Event], None],
-        files: RosterFile | None,
-        *,
-        stated: bool,
-    ) -> None:
-        """
-        Args:
-            documents: what participants may fetch, by SHA-256; holds the roster in use.
-            files: read between attempts: an operator may have put a later roster there.
-            stated: the study wants the authority's statement.
-        """
-        self._membership, self._sessions, self._journal = membership, sessions, journal
-        self._documents, self._emit = documents, emit
-        self._files, self._stated = files, stated
+    membership: Membership
+    sessions: Sessions
+    journal: Journal
+    documents: dict[bytes, bytes] = field(repr=False)  # what may be fetched, by SHA-256; holds the roster in use
+    emit: Callable[[Event], None]
+    files: RosterFile  # read between attempts: an operator may have put a later roster there
+    wants_statement: bool  # of the authority
 
     def stated(self) -> tuple[bytes, float]:
         """The statement that the roster in use is the newest, and when it ends."""
-        if self._files is None or not self._stated:
-            return b"", math.inf
-        return self._files.stated(self._membership.roster)
+        return self.files.stated(self.membership.roster) if self.wants_statement else (b"", math.inf)
 
     async def wait_for_authority(self, round_: int, attempt: int) -> None:
         """Participants take part only while the authority's statement holds that the roster is the newest."""
@@ -59,15 +46,14 @@ class RosterInUse:
         while (until := self.stated()[1]) <= time.time() + STATEMENT_LEFT_S:
             if not told:
                 told = True
-                self._emit(WaitingForAuthority(round=round_, attempt=attempt, ended=until))
+                self.emit(WaitingForAuthority(round=round_, attempt=attempt, ended=until))
             await asyncio.sleep(AUTHORITY_INTERVAL_S)
             await self.use_offered()
 
     async def use_offered(self, *, only_removals: bool = False) -> bool:
         """Between attempts only. Returns whether positions changed; perhaps only if some participants are removed."""
-        found = None if self._files is None else await asyncio.to_thread(self._files.changed)
-        membership = self._membership
-        if found is not None:
+        membership = self.membership
+        if (found := await asyncio.to_thread(self.files.changed)) is not None:
             try:
                 membership.offer(*found)
             except ValueError as error:
@@ -75,13 +61,17 @@ class RosterInUse:
         offered = membership.offered
         if offered is None or (only_removals and membership.roster.positions.keys() <= offered.roster.positions.keys()):
             return False
-        numbers = await self._journal.use_roster(offered.roster)
-        self._documents.pop(membership.signed.sha256, None)
-        self._documents[offered.sha256] = offered.file
+        numbers = await self.journal.use_roster(offered.roster)
+        self.documents.pop(membership.signed.sha256, None)
+        self.documents[offered.sha256] = offered.file
         joined, left = membership.use(offered, numbers)
-        for session in self._sessions.adopt(offered.roster):
+        for session in self.sessions.adopt(offered.roster):
             number = numbers[session.identity]
-            self._emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
-        self._emit(roster_adopted(offered.roster, joined, left))
-        log.info("a later roster is in use", version=offered.roster.version, joined=len(joined), left=len(left))
+            self.emit(ParticipantLost(participant=number, host=session.host, reason="revoked"))
+        version, counts = (
+            offered.roster.version,
+            {"participants": len(offered.roster), "hosts": hosts_of(offered.roster)},
+        )
+        self.emit(RosterAdopted(version=version, **counts, joined=tuple(joined), left=tuple(left)))
+        log.info("a later roster is in use", version=version, joined=len(joined), left=len(left))
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from learning.data_names import BROUGHT
 from learning.learner import further_figures
@@ -13,7 +13,7 @@ from secagg.parameters import RoundParameters
 from secagg.roster import Roster
 from secagg.server_unmasking import Completed
 from server.attempt.attempt import Attempt
-from server.events import RosterAdopted, RoundCompleted, StudyStarted
+from server.events import RoundCompleted, StudyStarted
 from server.membership import Membership
 from server.study_file import StudyConfiguration
 from server.trained_model import Learned
@@ -31,7 +31,7 @@ def study_started(
         participants=len(roster),
         roster_version=roster.version,
         members=tuple(sorted(membership.numbers)),
-        hosts=len({entry.host for entry in roster.entries}),
+        hosts=hosts_of(roster),
         rounds=plan.rounds,
         delta=plan.delta,
         epsilon_target=configuration.privacy.epsilon,
@@ -46,19 +46,13 @@ def study_started(
     )
 
 
-def roster_adopted(roster: Roster, joined: Sequence[int], left: Sequence[int]) -> RosterAdopted:
-    """A later roster is in use; ``joined`` and ``left`` by number."""
-    return RosterAdopted(
-        version=roster.version,
-        participants=len(roster),
-        hosts=len({entry.host for entry in roster.entries}),
-        joined=tuple(joined),
-        left=tuple(left),
-    )
+def hosts_of(roster: Roster) -> int:
+    """How many hosts a roster lists participants under."""
+    return len({entry.host for entry in roster.entries})
 
 
 def round_completed(
-    plan: Plan, attempt: Attempt, completed: Completed, learned: Learned, membership: Membership
+    plan: Plan, attempt: Attempt, completed: Completed, learned: Learned, membership: Membership, **others: Any
 ) -> RoundCompleted:
     """Who took part in a completed attempt and until when, what it cost in time and bytes, and what was learnt."""
     figures, evaluation = attempt.figures, learned.evaluation
@@ -89,4 +83,5 @@ def round_completed(
         below_clip=tuple(learned.decoded.below),
         sum_sha256=None if learned.sum_sha256 is None else learned.sum_sha256.hex(),
         figures=further_figures(evaluation),
+        **others,
     )

@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import lru_cache, partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
 from secagg import errors
-from secagg.roster import Roster
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
 from server.events import RESTING
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.process_limits import PortBounds, RefusedCalls
+from wire.process_limits import PortBounds
 from wire.transport import TOKEN_METADATA, frames
 
 log = structlog.get_logger()
 
 SERVICE = "sordino.v1.Coordinator"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 HANDSHAKE_S = 10.0
 FAREWELL_S = 5.0  # for the last messages of a session that is over
 _CUT_ONCE = 4_000_000  # bytes of a document whose chunks are held, beside it
@@ -56,15 +56,9 @@ class Front(Protocol):
     """What the service serves: a study in this process, or a gateway of one."""
 
     sessions: Sessions
-    refused_calls: RefusedCalls
-
-    @property
-    def roster(self) -> Roster: ...
 
     @property
     def bounds(self) -> PortBounds: ...
-
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None: ...
 
     def opened(self, session: Session) -> None: ...
 
@@ -85,36 +79,24 @@ class Front(Protocol):
 
 def handlers(front: Front) -> grpc.GenericRpcHandler:
     """The three methods of the service."""
-    # Partial coroutine functions: gRPC takes a lambda for a blocking handler.
-    return grpc.method_handlers_generic_handler(
-        SERVICE,
-        {
-            "Session": grpc.stream_stream_rpc_method_handler(
-                partial(_session, front),
-                request_deserializer=None,  # bytes, read here: their length counts as traffic
-                response_serializer=None,  # serialised before they are queued
-            ),
-            "Upload": grpc.stream_unary_rpc_method_handler(
-                partial(_upload, front),
-                request_deserializer=None,  # raw bytes: framed chunks
-                response_serializer=pb.UploadReceipt.SerializeToString,
-            ),
-            "Download": grpc.unary_stream_rpc_method_handler(
-                partial(_download, front), request_deserializer=pb.DocumentRequest.FromString, response_serializer=None
-            ),
-        },
-    )
+    # Partial coroutine functions: gRPC takes a lambda for a blocking handler. Where it gets no codec, bytes are read
+    # here, where their length counts as traffic, or were serialised before they were queued, or are framed chunks.
+    upload, download = partial(_upload, front), partial(_download, front)
+    methods = {
+        "Session": grpc.stream_stream_rpc_method_handler(partial(_session, front)),
+        "Upload": grpc.stream_unary_rpc_method_handler(upload, None, pb.UploadReceipt.SerializeToString),
+        "Download": grpc.unary_stream_rpc_method_handler(download, pb.DocumentRequest.FromString),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-async def _refuse(
-    front: Front, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, reason: str
-) -> NoReturn:
-    front.refused_calls.note()
+async def _refuse(front: Front, context: Context, code: grpc.StatusCode, reason: str) -> NoReturn:
+    front.sessions.refused_calls.note()
     await context.abort(code, reason)
     raise AssertionError("abort raises")
 
 
-async def _session(front: Front, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _session(front: Front, requests: AsyncIterator[bytes], context: Context) -> None:
     iterator = aiter(requests)
     try:
         async with asyncio.timeout(HANDSHAKE_S):
@@ -155,9 +137,7 @@ async def _session(front: Front, requests: AsyncIterator[bytes], context: grpc.a
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _handshake(
-    front: Front, iterator: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-) -> Session:
+async def _handshake(front: Front, iterator: AsyncIterator[bytes], context: Context) -> Session:
     first = pb.ParticipantMessage.FromString(await anext(iterator))
     if first.WhichOneof("message") != "open":
         raise SessionRefused("a session begins with Open")
@@ -167,13 +147,13 @@ async def _handshake(
     second = pb.ParticipantMessage.FromString(await anext(iterator))
     if second.WhichOneof("message") != "proof":
         raise SessionRefused("the challenge must be answered with Proof")
-    await front.check_proof(identity, statement, second.proof.signature)
+    await front.sessions.check_proof(identity, statement, second.proof.signature)
     session = front.sessions.open(identity)
     front.opened(session)
     return session
 
 
-async def _write(front: Front, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _write(front: Front, session: Session, context: Context) -> None:
     while (message := await session.outbox.get()) is not None:
         session.writing = True
         try:
@@ -184,7 +164,7 @@ async def _write(front: Front, session: Session, context: grpc.aio.ServicerConte
         del message  # as below
 
 
-async def _read(front: Front, session: Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def _read(front: Front, session: Session, context: Context) -> None:
     # Not through gRPC's iterator, which holds what it gave last until the next message comes: with a thousand sessions
     # that is a whole phase's.
     while (raw := await context.read()) is not grpc.aio.EOF:
@@ -223,7 +203,7 @@ def receive(front: Front, session: Session, raw: bytes) -> None:
             raise SessionRefused("a message that an open session doesn't take")
 
 
-async def _token_session(front: Front, context: grpc.aio.ServicerContext[Any, Any]) -> Session:
+async def _token_session(front: Front, context: Context) -> Session:
     given = next((value for key, value in context.invocation_metadata() or () if key == TOKEN_METADATA), None)
     session = front.sessions.by_token(given) if isinstance(given, bytes) else None
     if session is None:
@@ -231,9 +211,7 @@ async def _token_session(front: Front, context: grpc.aio.ServicerContext[Any, An
     return session
 
 
-async def _upload(
-    front: Front, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-) -> pb.UploadReceipt:
+async def _upload(front: Front, requests: AsyncIterator[bytes], context: Context) -> pb.UploadReceipt:
     session = await _token_session(front, context)
     try:
         return pb.UploadReceipt(sha256=await front.upload(session, front.sessions.traffic.of_upload(requests)))
@@ -247,9 +225,7 @@ def _cut(document: bytes) -> tuple[bytes, ...]:
     return tuple(frames(document))
 
 
-async def _download(
-    front: Front, request: pb.DocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
-) -> AsyncIterator[bytes]:
+async def _download(front: Front, request: pb.DocumentRequest, context: Context) -> AsyncIterator[bytes]:
     session = await _token_session(front, context)
     document = await front.requested(session, request)
     if document is None:

@@ -65,8 +65,9 @@ def make_session_server(front: Front, connections: int) -> grpc.aio.Server:
     """The server of the session port. ``connections``: at the same time."""
     bounds = front.bounds
     options = dict([*SERVER_OPTIONS, *bounds.options(), *process_limits.connection_options(connections)])
-    front.sessions.most_message_bytes = bounds.control_bytes
-    calls = OpenCalls(CertificateHolders(lambda: front.roster), front.refused_calls.note)
+    sessions = front.sessions
+    sessions.most_message_bytes = bounds.control_bytes
+    calls = OpenCalls(CertificateHolders(lambda: sessions.roster), sessions.refused_calls.note)
     server = grpc.aio.server(
         options=list(options.items()), maximum_concurrent_rpcs=most_calls(bounds.participants), interceptors=(calls,)
     )

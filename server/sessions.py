@@ -10,7 +10,9 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from secagg.keys import session_statement
@@ -20,6 +22,7 @@ from server.events import RESTING
 from wire import coordinator_pb2 as pb
 from wire.codec import PROTOCOL_VERSION
 from wire.open_calls import PeerRates
+from wire.process_limits import RefusedCalls
 from wire.transport import NONCE_BYTES
 
 MOST_WAITING = 64  # messages to one participant; an attempt has about ten
@@ -38,15 +41,6 @@ class SessionRefused(Exception):
 
 class TooManySessions(Exception):
     """This identity opens one session after the other; it may try again a little later."""
-
-
-def check_proof(identity: bytes, statement: bytes, signature: bytes) -> None:
-    """Whether a signature opens an identity's session.
-
-    Raises SessionRefused: the signature isn't that of the identity.
-    """
-    if not verify_signature(identity, signature, statement):
-        raise SessionRefused("the proof of identity doesn't verify")
 
 
 class Far(Protocol):
@@ -125,12 +119,8 @@ class Elsewhere(Protocol):
     async def check_there(self, step: Any, number: tuple[int, int], compute: Any) -> None:
         """Have messages of a phase checked where they arrive."""
 
-    def uploads(self, attempt: Any, credits_: int, session_of: Any, put: Any) -> Any:
+    def uploads(self, attempt: Any, credits_: int) -> Any:
         """The `server.attempt.uploads.Uploads` of an attempt."""
-
-
-def _here(identity: bytes, participant: int, host: str) -> Session:
-    return Session(identity, participant, host, secrets.token_bytes(TOKEN_BYTES))
 
 
 @dataclass
@@ -154,7 +144,8 @@ class Sessions:
 
     def __init__(self, study: str, roster: Roster, on_lost: Callable[[Session, str], None]) -> None:
         """Args: on_lost: called with a session that ended and the reason, `REPLACED` if a newer one took its place."""
-        self._study, self._roster, self._on_lost = study, roster, on_lost
+        self._study, self.roster, self._on_lost = study, roster, on_lost
+        self.refused_calls = RefusedCalls()
         self._by_participant: dict[int, Session] = {}
         self._by_token: dict[bytes, Session] = {}
         self.left_early: set[bytes] = set()  # on the roster, had a session that ended before it was ready, aren't back
@@ -165,6 +156,8 @@ class Sessions:
         self._rates = PeerRates(SESSIONS_PER_S, SESSIONS_AT_ONCE)
         self.traffic = Traffic()
         self.elsewhere: Elsewhere | None = None
+        # Apart from the protocol's thread: a session can be opened while that is busy with a sum.
+        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
 
     def __len__(self) -> int:
         return len(self._by_participant)
@@ -184,12 +177,12 @@ class Sessions:
 
     def broken_since(self, moment: float) -> frozenset[int]:
         """Participants whose connection broke after a moment of the monotonic clock, and that aren't ready again."""
-        places = self._roster.positions
+        places = self.roster.positions
         return frozenset(places[who] for who, at in self._broke_at.items() if at >= moment)
 
     def resting(self) -> frozenset[int]:
         """Participants that aren't needed for a while, and aren't due back yet."""
-        now, places = time.monotonic(), self._roster.positions
+        now, places = time.monotonic(), self.roster.positions
         return frozenset(places[who] for who, until in self._resting.items() if until > now)
 
     def still_rest(self, identities: Iterable[bytes], longest_s: float) -> None:
@@ -198,7 +191,7 @@ class Sessions:
 
     def due(self, participants: Collection[int]) -> float:
         """When the last of these that rest is back, of the monotonic clock; 0: none rests."""
-        places = self._roster.positions
+        places = self.roster.positions
         return max((until for who, until in self._resting.items() if places[who] in participants), default=0.0)
 
     def adopt(self, roster: Roster) -> list[Session]:
@@ -206,7 +199,7 @@ class Sessions:
 
         Returns the sessions that ended.
         """
-        self._roster = roster
+        self.roster = roster
         if self.elsewhere is not None:
             self.elsewhere.adopt(roster)
         self.left_early &= roster.positions.keys()
@@ -247,15 +240,21 @@ class Sessions:
         nonce = secrets.token_bytes(NONCE_BYTES)
         return message.identity, nonce, session_statement(self._study, message.identity, message.nonce, nonce)
 
+    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
+        """Raises SessionRefused: the signature over the statement of `challenge` isn't that of the identity."""
+        loop = asyncio.get_running_loop()
+        if not await loop.run_in_executor(self._verifier, verify_signature, identity, signature, statement):
+            raise SessionRefused("the proof of identity doesn't verify")
+
     def host(self, identity: bytes) -> str:
         """The host process that the roster lists an identity under; raises `SessionRefused` as `challenge`."""
-        return self._roster.entries[self._place(identity)].host
+        return self.roster.entries[self._place(identity)].host
 
     def _place(self, identity: bytes) -> int:
-        participant = self._roster.positions.get(identity)
+        participant = self.roster.positions.get(identity)
         if participant is None:
             raise SessionRefused(
-                f"this identity is not on version {self._roster.version} of the study's roster: it was revoked or "
+                f"this identity is not on version {self.roster.version} of the study's roster: it was revoked or "
                 "never enrolled; ask the study's authority"
             )
         return participant
@@ -275,8 +274,8 @@ class Sessions:
             old.cut_off()
             self.lost(old, REPLACED)
         self.left_early.discard(identity)
-        host = self._roster.entries[participant].host
-        session = (make or _here)(identity, participant, host)
+        make = make or partial(Session, token=secrets.token_bytes(TOKEN_BYTES))
+        session = make(identity, participant, self.roster.entries[participant].host)
         self._by_participant[participant] = session
         self._by_token[session.token] = session
         return session
@@ -297,7 +296,7 @@ class Sessions:
         elif not session.ready:
             self.left_early.add(session.identity)
             self._resting.pop(session.identity, None)
-        elif reason in RESUMABLE and session.identity in self._roster.positions:
+        elif reason in RESUMABLE and session.identity in self.roster.positions:
             self._broke_at[session.identity] = time.monotonic()
         if self._by_participant.get(session.participant) is session:
             del self._by_participant[session.participant]
@@ -305,7 +304,12 @@ class Sessions:
         self._on_lost(session, reason)
 
     def close_all(self, message: bytes | None = None) -> None:
+        """End all sessions, after a message if one is given."""
         for session in self.all():
             if message is not None:
                 session.send(message)
             session.close()
+
+    def close(self) -> None:
+        """No session is opened any more."""
+        self._verifier.shutdown(wait=False, cancel_futures=True)

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -21,13 +22,11 @@ from secagg.roster import Roster
 from secagg.server_phases import ConsistencyCheck
 from secagg.server_unmasking import Completed, Unmasking
 from server.attempt.attempt import Attempt
-from server.attempt.inbox import Said
 from server.attempt.outgoing import Outgoing
 from server.attempt.record import NOTHING_KEPT, AttemptRecord, is_kept
 from server.attempt.returns import Returns
-from server.attempt.steps import AttemptFailed, most_control_bytes
-from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
-from wire.records.charges import Charges
+from server.attempt.steps import AttemptFailed, Said, most_control_bytes
+from server.attempt.uploads import UnexpectedUpload
 from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,
@@ -38,11 +37,12 @@ from server.events import (
     ParticipantDropped,
     ParticipantLost,
     ParticipantResumed,
+    Pausing,
     RoundCompleted,
     StudyFinished,
     SurvivorsFrozen,
 )
-from server.exclusions import Exclusions
+from server.exclusions import draw_consequences, restore_exclusions
 from server.farewell import Farewell
 from server.journal import Journal, read_events
 from server.membership import Membership, SignedRoster
@@ -57,7 +57,8 @@ from server.workers import Workers, to_its_end
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
-from wire.process_limits import PortBounds, RefusedCalls, process_figures
+from wire.process_limits import PortBounds, process_figures
+from wire.records.charges import Charges
 from wire.records.ledger import Row
 from wire.records.roster_file import RosterFile
 from wire.records.transcript_files import Transcripts
@@ -83,35 +84,25 @@ class Study:
         self,
         configuration: StudyConfiguration,
         document: StudyDocument,
-        signed: SignedRoster,
+        signed: SignedRoster,  # to begin with
         task: Task,
         test_data: Dataset,
         journal: Journal,
-        on_event: Callable[[Event], None] | None = None,
-        between_attempts: Callable[[], None] | None = None,
-        roster_files: RosterFile | None = None,
-        transcripts: Transcripts | None = None,
-        cohorts_are_public: bool = False,
+        roster_files: RosterFile,  # read between attempts: an operator may have put a later roster there
+        on_event: Callable[[Event], None] | None,  # is given every event, on the event loop: must not block
+        between_attempts: Callable[[], None] | None,  # called when no attempt is under way, for what would disturb one
+        transcripts: Transcripts | None,  # where finished rounds are put on record; None keeps no transcripts
+        cohorts_are_public: bool,  # transcripts are or were published, so that a lottery hides no participation
     ) -> None:
-        """
-        Args:
-            signed: the roster to begin with.
-            roster_files: read between attempts: an operator may have put a later roster there.
-            on_event: is given every event, on the event loop: must not block.
-            between_attempts: is called when no attempt is under way, for what would disturb one.
-            transcripts: where finished rounds are put on record; None keeps no transcripts.
-            cohorts_are_public: transcripts are or were published, so that a lottery hides no participation.
-        """
         self._transcripts, self._between_attempts = transcripts, between_attempts
         self._configuration, self.terms = configuration, document
-        self._task, self._journal, self._on_event = task, journal, on_event
+        self._journal, self._on_event = journal, on_event
         self._plan = document.plan
         self._parameters = round_parameters(self._plan)
         self.charges = Charges(document, cohorts_are_public=cohorts_are_public)
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
-        self._membership = Membership(self._plan, signed, authority, terms=document.digest(), one_machine=one_machine)
-        self._exclusions = Exclusions(self._membership, journal, self._emit)
+        self._membership = Membership(self._plan, signed, authority, document.digest(), one_machine)
         learner = task.learner(configuration.server_optimizer.make(), test_data)
         folder = configuration.coordinator.state.parent / "checkpoints"
         self._model = TrainedModel(document.study, task, learner, self._plan, folder)
@@ -128,33 +119,17 @@ class Study:
         self._progress = Progress(bool(self._plan.evaluation))
         self._finished = False
         self.loop_lag = LoopLag()
-        self.refused_calls = RefusedCalls()
         self.workers = Workers()
-        self._compute, self.check_proof = self.workers.compute, self.workers.check_proof
+        self._compute = self.workers.compute
         self.sessions = Sessions(document.study, signed.roster, self._session_lost)
+        wants_statement = bool(document.roster_valid_s)
         self.roster_in_use = RosterInUse(
-            self._membership,
-            self.sessions,
-            journal,
-            self._documents,
-            self._emit,
-            roster_files,
-            stated=bool(document.roster_valid_s),
+            self._membership, self.sessions, journal, self._documents, self._emit, roster_files, wants_statement
         )
         self.farewell = Farewell(self.sessions, self._membership, configuration.deadlines)
+        parts, use_offered = (self._membership, self.sessions, self.charges), self.roster_in_use.use_offered
         self._cohort_wait = CohortWait(
-            plan=self._plan,
-            membership=self._membership,
-            sessions=self.sessions,
-            loop_lag=self.loop_lag,
-            connect_s=configuration.deadlines.connect_s,
-            pause_s=configuration.study.pause_s,
-            resume_s=configuration.deadlines.resume_s,
-            enrolment_open=bool(configuration.coordinator.enrolment_listen),
-            emit=self._emit,
-            configure=lambda round_, attempt: self._compute(self._round_config, round_, attempt),
-            use_offered=self.roster_in_use.use_offered,
-            charges=self.charges,
+            configuration, self._plan, *parts, self.loop_lag, self._emit, self._configured, use_offered
         )
         self._pace = Pace(self._plan, self._membership, configuration.deadlines, configuration.study.pause_s)
 
@@ -198,7 +173,7 @@ class Study:
 
     def history(self, after: int) -> bytes:
         """The history of the roster in use after a version (`wire.roster_history`), as far as it is known here."""
-        return write_history(self.roster_files.heads(after, self.roster_version) if self.roster_files else [])
+        return write_history(self.roster_files.heads(after, self.roster_version))
 
     def downloaded(self, session: Session, size: int) -> None:
         """A document went out; the model of a round counts to the round's traffic."""
@@ -247,19 +222,9 @@ class Study:
             session.stray()
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
-        attempt = self._attempt
-        if attempt is None:
+        if self._attempt is None:
             raise UnexpectedUpload("no round is under way")
-        try:
-            return await attempt.upload(session, chunks)
-        except (UnexpectedUpload, BrokenUpload):
-            raise  # of an earlier attempt, or a second stream: it costs its sender nothing here; or it may be back
-        except MalformedUpload as error:
-            attempt.upload_malformed(session.participant, str(error))
-            raise
-        except UploadRefused as error:
-            attempt.upload_failed(session.participant, str(error))
-            raise
+        return await self._attempt.upload(session, chunks)
 
     def _session_lost(self, session: Session, reason: str) -> None:
         if self._finished:
@@ -282,7 +247,7 @@ class Study:
         membership = self._membership
         membership.use(membership.signed, await self._journal.use_roster(membership.roster))
         self.charges.restore(self._journal.charges(), self._journal.ledger_path)
-        self._exclusions.restore()
+        restore_exclusions(membership, self._journal)
         last = self._journal.last_round()
         if last is not None:
             self._last, checkpoint = last
@@ -308,7 +273,7 @@ class Study:
         if found is None or found[0].round != self._completed_rounds + 1:
             return False
         kept, record = found
-        config = await self._compute(self._round_config, kept.round, kept.attempt)
+        config = await self._configured(kept.round, kept.attempt)
         model_bytes, self._model_sha256 = await self._compute(self._model.serialised)
         config = replace(config, newest=kept.newest, model_digest=self._model_sha256)
         if config.round_context() != kept.context:
@@ -340,7 +305,7 @@ class Study:
         started = study_started(self._configuration, self.terms, self._parameters, self._membership)
         self._emit(replace(started, address=address, http_address=http_address))
         if (attempt := self._attempt) is not None:
-            self._emit(AttemptResumed(round=attempt.config.round, attempt=attempt.config.attempt))
+            self._emit(AttemptResumed(**attempt.number))
             attempt.goes_on.set()
         outcome = STOPPED
         sampler = asyncio.create_task(self.loop_lag.run())
@@ -349,17 +314,16 @@ class Study:
         finally:  # if it is stopped, not ended, participants come back when the same study is served again
             self._finished = True
             sampler.cancel()
-            self._emit(
-                StudyFinished(
-                    reason=outcome,
-                    failed=isinstance(sys.exception(), Exception),  # not that it was cancelled
-                    rounds_completed=self._completed_rounds,
-                    accuracy=None if self._last is None else self._last.accuracy,
-                    **self.charges.epsilons(),
-                    delta=self._plan.delta,
-                    wall_s=round(time.monotonic() - began, 2),
-                )
+            event = StudyFinished(
+                reason=outcome,
+                failed=isinstance(sys.exception(), Exception),  # not that it was cancelled
+                rounds_completed=self._completed_rounds,
+                accuracy=None if self._last is None else self._last.accuracy,
+                **self.charges.epsilons(),
+                delta=self._plan.delta,
+                wall_s=round(time.monotonic() - began, 2),
             )
+            self._emit(event)
             if outcome == STOPPED:
                 self.sessions.close_all()
             else:
@@ -375,10 +339,10 @@ class Study:
                 await before_round(round_)
             if not await self._one_round(round_):
                 return BUDGET_REACHED if self._cohort_wait.exhausted else ABORTED
-            if self._completed_rounds < self._plan.rounds:
-                if (pause_s := self._configuration.study.pause_s) > 0:
-                    await self._pace.let_rest(self.sessions.all(), round_ + 1, pause_s)
-                await self._cohort_wait.pause(round_)
+            if self._completed_rounds < self._plan.rounds and (pause_s := self._pace.pause_s) > 0:
+                await self._pace.let_rest(self.sessions.all(), round_ + 1, pause_s)
+                self._emit(Pausing(round=round_, left_s=pause_s))
+                await asyncio.sleep(pause_s)  # sessions stay, and no deadline runs
         return ROUNDS_DONE
 
     async def _one_round(self, round_: int) -> bool:
@@ -437,7 +401,7 @@ class Study:
         attempt = self._attempt_of(config, cohort, self._journal.new_record() if kept else NOTHING_KEPT)
         await self._journal.begin_attempt(config, cohort, kept=kept)
         absent = tuple(sorted(map(self._membership.number, config.invited - cohort)))
-        self._emit(AttemptStarted(round=config.round, attempt=config.attempt, cohort=len(cohort), absent=absent))
+        self._emit(AttemptStarted(**attempt.number, cohort=len(cohort), absent=absent))
         others = [one for one in self.sessions.all() if one.participant not in cohort]
         self._resting = asyncio.create_task(self._pace.let_rest(others, config.round + 1))
         return await self._run_attempt(attempt)
@@ -452,8 +416,8 @@ class Study:
             self._configuration.coordinator.upload_credits,
             self.workers,
             self._emit_numbered,
-            partial(self._freeze, config),
-            partial(self._charge, config),
+            self._freeze,
+            self._charge,
             self._membership.signed.sha256,
             self._configuration.deadlines.resume_s,
             record,
@@ -462,89 +426,58 @@ class Study:
 
     async def _run_attempt(self, attempt: Attempt) -> bool:
         config, cohort, began, aborted = attempt.config, attempt.cohort, time.monotonic(), ""
+        consequences = partial(draw_consequences, attempt, self._membership, self._journal, self._emit)
         try:
             completed = await attempt.run()
         except AttemptFailed as error:
             await self._journal.end_attempt(config.round, config.attempt, f"aborted: {error}")
-            self._emit(
-                AttemptAborted(
-                    round=config.round,
-                    attempt=config.attempt,
-                    phase=error.phase,
-                    reason=error.reason,
-                    received=error.received,
-                    needed=error.needed,
-                    loop_lag_ms=self.loop_lag.figures(),
-                )
-            )
+            self._emit(AttemptAborted(**attempt.number, **vars(error), loop_lag_ms=self.loop_lag.figures()))
             aborted = f"aborted: {error.phase}"
         finally:
             self._attempt = None  # a participant that returns from here on hears at once that it is over
-            self._returns.after(attempt, completed=False)
+            self._returns.after(attempt)
         if aborted:
-            await self._exclusions.after(attempt)
+            await consequences()
             await self._round_end(config, cohort, aborted)
-            self._membership.check_not_older(self._completed_rounds, attempt.ahead, attempt.config.number)
+            self._membership.check_not_older(self._completed_rounds, attempt.ahead, config.number)
             return False
-        self._returns.after(attempt, completed=True)
-        await self._exclusions.after(attempt)
+        self._returns.completed = config.number
+        await consequences()
         await to_its_end(self._finish(attempt, completed, began))
         await self._round_end(config, cohort)
         return True
 
-    async def _freeze(self, config: RoundConfig, check: ConsistencyCheck) -> None:
-        if (attempt := self._attempt) is not None:
-            self._membership.check_not_older(self._completed_rounds, attempt.ahead, attempt.config.number)
+    async def _freeze(self, attempt: Attempt, check: ConsistencyCheck) -> None:
+        self._membership.check_not_older(self._completed_rounds, attempt.ahead, attempt.config.number)
         self._documents.pop(self._model_sha256, None)  # all in the sum have fetched it
-        await self._journal.freeze_survivors(config.round, config.attempt, check)
+        await self._journal.freeze_survivors(*attempt.config.number, check)
 
-    async def _charge(self, config: RoundConfig, unmasking: Unmasking, request: bytes) -> None:
+    async def _charge(self, attempt: Attempt, unmasking: Unmasking, request: bytes) -> None:
         charged = [self._membership.number(who) for who in unmasking.u3]
-        entry = await self._compute(self.charges.entry, config.round, config.attempt, charged)
-        before = self._rows.get((config.round, config.attempt))
+        entry = await self._compute(self.charges.entry, *attempt.config.number, charged)
+        before = self._rows.get(attempt.config.number)
         row = await self._journal.charge(entry, request, before)
         if before is None:
             await self._compute(self.charges.count, row)
         if self._transcripts is not None:
-            await self._compute(
-                self._transcripts.note,
-                unmasking,
-                request,
-                row,
-                self._membership.signed.file,
-                dict(enumerate(self._membership.numbers)),
-                self._membership.exclusions(besides=() if self._attempt is None else self._attempt.cheats),
-            )
-        epsilons = await self._compute(self.charges.epsilons)
-        self._emit(
-            SurvivorsFrozen(
-                round=config.round,
-                attempt=config.attempt,
-                u1=len(unmasking.cohort.u1),
-                u2=len(unmasking.u2),
-                u3=len(unmasking.u3),
-                h=len(unmasking.u3) - self._plan.colluders,
-                **epsilons,
-                ledger_rows=row.number,
-                ledger_head=row.hash.hex(),
-            )
-        )
+            signed, numbers = self._membership.signed.file, dict(enumerate(self._membership.numbers))
+            excluded = self._membership.exclusions(besides=attempt.cheats)
+            await self._compute(self._transcripts.note, unmasking, request, row, signed, numbers, excluded)
+        u1, u2, u3 = len(unmasking.cohort.u1), len(unmasking.u2), len(unmasking.u3)
+        known: dict[str, Any] = {**attempt.number, "ledger_rows": row.number, "ledger_head": row.hash.hex()}
+        spent = await self._compute(self.charges.epsilons)
+        self._emit(SurvivorsFrozen(**known, u1=u1, u2=u2, u3=u3, h=u3 - self._plan.colluders, **spent))
 
     async def _finish(self, attempt: Attempt, completed: Completed, began: float) -> None:
         round_, number = attempt.config.number
         learned: Learned = await self._compute(self._model.learn, completed)
-        completed_round = round_completed(self._plan, attempt, completed, learned, self._membership)
-        if (completed_round.wrapped_share or 0.0) > _MUCH_WRAPPING:
+        head = self._journal.ledger.head
+        ledger = {"ledger_rows": head.rows, "ledger_head": head.hash.hex()}
+        took = {"seconds": round(time.monotonic() - began, 3), "loop_lag_ms": self.loop_lag.figures()}
+        figures: dict[str, Any] = {**took, **self.charges.epsilons(), **process_figures(), **ledger}
+        event = round_completed(self._plan, attempt, completed, learned, self._membership, **figures)
+        if (event.wrapped_share or 0.0) > _MUCH_WRAPPING:
             log.warning("coordinates of the sum wrapped around: more bits or a larger k_stddevs help", round=round_)
-        event = replace(
-            completed_round,
-            seconds=round(time.monotonic() - began, 3),
-            **self.charges.epsilons(),
-            **process_figures(),
-            loop_lag_ms=self.loop_lag.figures(),
-            ledger_rows=self._journal.ledger.head.rows,
-            ledger_head=self._journal.ledger.head.hash.hex(),
-        )
         name = await asyncio.to_thread(self._model.save, round_)
         if self._transcripts is not None:
             digest = await self._compute(self._model.sha256)
@@ -560,6 +493,9 @@ class Study:
         self._tell(event)
 
     # ------------------------------------------------------------ helpers
+
+    async def _configured(self, round_: int, attempt: int) -> RoundConfig:
+        return await self._compute(self._round_config, round_, attempt)
 
     def _round_config(self, round_: int, attempt: int) -> RoundConfig:
         """Of an attempt whose model isn't serialised yet; with its cohort, which takes a moment for a large roster."""
@@ -597,4 +533,5 @@ class Study:
     def close(self) -> None:
         if self._resumed is not None:
             self._resumed.cancel()
+        self.sessions.close()
         self.workers.close()

@@ -175,31 +175,19 @@ class StudyConfiguration(Settings):
         )
 
     @model_validator(mode="after")
-    def _cohort(self) -> Self:
+    def _tables_agree(self) -> Self:
         if self.privacy.sampling != "none" and self.study.participants is None:
             sampling = self.privacy.sampling
             raise ValueError(f'study.participants is missing: with sampling = "{sampling}" it says how many are drawn')
-        return self
-
-    @model_validator(mode="after")
-    def _loaded(self) -> Self:
         check_loaded(self.study.task, self.data.dataset)
         if self.data.dataset == APP and self.data.test:
             raise ValueError("data.test has no effect: the coordinator doesn't evaluate a Flower app. Leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _judged(self) -> Self:
         judged = self.evaluation.by == PARTICIPANTS or self.data.test or self.data.dataset not in BROUGHT
         if self.evaluation.patience and not judged:
             raise ValueError(
                 "evaluation.patience has no figure to wait for: name test examples of the coordinator's in data.test, "
                 f'or set evaluation.by = "{PARTICIPANTS}"'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _offers_in_time(self) -> Self:
         offset, longest = self.privacy.offer_offset_s, self.deadlines.masked_input_s
         if offset >= longest:
             raise ValueError(

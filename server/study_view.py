@@ -27,19 +27,12 @@ STATES: Final = (STARTING, ENROLMENT, AUTHORITY, CONNECTING, *PHASES, LEARNING, 
 
 @dataclass
 class Wait:
-    """Participants that are waited for: to enrol, to connect, or to answer in a phase.
+    """Participants that are waited for: to enrol, to connect, or to answer in a phase."""
 
-    Attributes:
-        received: of them, at the last event; up to half a second old.
-        needed: without which it can't go on.
-        expected: all that could come.
-        ends_at: the deadline, in seconds since 1970.
-    """
-
-    received: int = 0
-    needed: int = 0
-    expected: int = 0
-    ends_at: float = 0.0
+    received: int = 0  # of them, at the last event; up to half a second old
+    needed: int = 0  # without which it can't go on
+    expected: int = 0  # all that could come
+    ends_at: float = 0.0  # the deadline, in seconds since 1970
 
     @property
     def missing(self) -> int:
@@ -52,27 +45,17 @@ class Wait:
 
 @dataclass
 class AttemptView:
-    """The attempt under way, or the last one.
-
-    Attributes:
-        began_at: in seconds since 1970; for one that too few connected to, when it began to wait.
-        cohort: participants that began it. Where too few connected: how many did.
-        connected: numbers of participants that were connected when it began.
-        reached: phases that were started.
-        phase_seconds: of the phases that have ended.
-        dropped: participants that left it, oldest first.
-        resumed: connections that broke and were taken up again.
-    """
+    """The attempt under way, or the last one."""
 
     round: int = 0
     attempt: int = 0
-    began_at: float = 0.0
-    cohort: int = 0
-    connected: frozenset[int] = frozenset()
-    reached: list[str] = field(default_factory=list)
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-    dropped: list[events.ParticipantDropped] = field(default_factory=list)
-    resumed: int = 0
+    began_at: float = 0.0  # in seconds since 1970; for one that too few connected to, when it began to wait
+    cohort: int = 0  # participants that began it. Where too few connected: how many did.
+    connected: frozenset[int] = frozenset()  # numbers of participants that were connected when it began
+    reached: list[str] = field(default_factory=list)  # phases that were started
+    phase_seconds: dict[str, float] = field(default_factory=dict)  # of the phases that have ended
+    dropped: list[events.ParticipantDropped] = field(default_factory=list)  # participants that left it, oldest first
+    resumed: int = 0  # connections that broke and were taken up again
     under_way: bool = False
 
     @property
@@ -87,56 +70,41 @@ class StudyView:
 
     Attributes:
         history: keep all rounds; without it only those of the round under way, for a process that runs for months.
-        started: the last start of the coordinator.
-        started_at: the first one, in seconds since 1970; None before it.
-        last_at: of the last event.
-        participants: on the roster in use.
-        roster: their numbers.
-        state: one of `STATES`.
-        wait: of the state; zeros where it waits for no participant.
-        round, attempt: under way, waited for, or the last ones.
         hosts: number -> the host that the roster lists it under, of all participants seen.
         connected, lost: numbers of participants that have a session, and of those that had one.
-        resting: of those that aren't needed for a while, and will be back.
         came_at, left_at: number -> when its last session began or was resumed, and when its last one ended.
-        dropped_now: participants that left the attempt under way.
-        rounds, dropouts, aborted: what happened, oldest first.
         absent: round -> participants not connected when its last attempt began.
-        excluded: number -> reason.
-        set_aside: number -> how often.
-        finished: the end of the study, after the last start.
-        begun: whether anything was waited for or attempted since the last start.
     """
 
     history: bool = True
-    started: events.StudyStarted = field(default_factory=events.StudyStarted)
-    started_at: float | None = None
-    last_at: float = 0.0
-    participants: int = 0
-    roster: set[int] = field(default_factory=set)
-    state: str = STARTING
-    wait: Wait = field(default_factory=Wait)
-    round: int = 0
+    started: events.StudyStarted = field(default_factory=events.StudyStarted)  # the last start of the coordinator
+    started_at: float | None = None  # the first one, in seconds since 1970; None before it
+    last_at: float = 0.0  # of the last event
+    participants: int = 0  # on the roster in use
+    roster: set[int] = field(default_factory=set)  # their numbers
+    state: str = STARTING  # one of `STATES`
+    wait: Wait = field(default_factory=Wait)  # of the state; zeros where it waits for no participant
+    round: int = 0  # under way, waited for, or the last ones
     attempt: int = 0
     current: AttemptView = field(default_factory=AttemptView)
     hosts: dict[int, str] = field(default_factory=dict)
     connected: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    resting: set[int] = field(default_factory=set)
+    resting: set[int] = field(default_factory=set)  # of those that aren't needed for a while, and will be back
     came_at: dict[int, float] = field(default_factory=dict)
     left_at: dict[int, float] = field(default_factory=dict)
-    dropped_now: set[int] = field(default_factory=set)
+    dropped_now: set[int] = field(default_factory=set)  # participants that left the attempt under way
     epsilon_coordinator: float = 0.0
     epsilon_released: float = 0.0
-    rounds: list[events.RoundCompleted] = field(default_factory=list)
+    rounds: list[events.RoundCompleted] = field(default_factory=list)  # what happened, oldest first
     dropouts: list[events.ParticipantDropped] = field(default_factory=list)
     aborted: list[events.AttemptAborted] = field(default_factory=list)
     absent: dict[int, frozenset[int]] = field(default_factory=dict)
-    excluded: dict[int, str] = field(default_factory=dict)
-    set_aside: Counter[int] = field(default_factory=Counter)
+    excluded: dict[int, str] = field(default_factory=dict)  # number -> reason
+    set_aside: Counter[int] = field(default_factory=Counter)  # number -> how often
     progress: Progress = field(default_factory=lambda: Progress(False))
-    finished: events.StudyFinished | None = None
-    begun: bool = False
+    finished: events.StudyFinished | None = None  # the end of the study, after the last start
+    begun: bool = False  # whether anything was waited for or attempted since the last start
     _waiting_since: float | None = None
 
     def apply_all(self, happened: Iterable[Event]) -> StudyView:

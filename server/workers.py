@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar, TypeVarTuple
 
 from secagg.parallel import Parallel
-from server.sessions import check_proof
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -18,32 +17,21 @@ _MOST_MASK_THREADS: Final = 4  # each but one holds a vector while it works
 
 
 class Workers:
-    """The threads of one study.
-
-    Attributes:
-        protocol: one thread, so that the core is only ever touched by one.
-        parallel: opens sums, at that thread's bidding: threads for the masks, or processes elsewhere.
-    """
+    """The threads of one study."""
 
     def __init__(self) -> None:
         cores = min(_MOST_MASK_THREADS, os.cpu_count() or 1)
-        self.protocol = ThreadPoolExecutor(1, thread_name_prefix="protocol")
+        self.protocol = ThreadPoolExecutor(1, thread_name_prefix="protocol")  # the core is only ever touched by one
         self._masks = ThreadPoolExecutor(cores, thread_name_prefix="masks")
+        # Opens sums, at the protocol's bidding: threads for the masks, or processes elsewhere.
         self.parallel = Parallel(self._masks.map, cores)
-        # A session can be opened while the protocol is busy with a sum.
-        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
 
     async def compute(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """In the protocol's thread."""
         return await asyncio.get_running_loop().run_in_executor(self.protocol, function, *arguments)
 
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        """A signature is to open this identity's session. Raises `SessionRefused`: it doesn't verify."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
-
     def close(self) -> None:
-        for executor in (self.protocol, self._verifier, self._masks):
+        for executor in (self.protocol, self._masks):
             executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from secagg.context import RoundConfig
 from secagg.errors import InvalidMessage, ProtocolError, ReconstructionFailed, TooFewClients
@@ -19,8 +19,6 @@ from secagg.messages import (
     ADVERTISE_KEYS,
     CONSISTENCY_CHECK,
     MASKED_INPUT,
-    SHARE_KEYS,
-    UNMASKING,
     MaskedInput,
     Messages,
     SurvivorSets,
@@ -28,13 +26,12 @@ from secagg.messages import (
 )
 from secagg.server_phases import AdvertiseKeys, ConsistencyCheck, MaskedInputCollection
 from secagg.server_unmasking import Completed, Unmasking
-from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum, Said, Staged
+from server.attempt.inbox import Arrival, Back, Inbox, Left, PartialSum
 from server.attempt.outgoing import AT_ONCE, AttemptTraffic, Outgoing
 from server.attempt.reconnection_slots import ReconnectionSlots
-from server.attempt.record import LATE, NOTHING_KEPT, AttemptRecord, replay
-from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Step
-from server.attempt.uploads import BrokenUpload, UnexpectedUpload, UploadRefused, Uploads, most_credits
-from server.attempt.wait_reports import WaitReports
+from server.attempt.record import LATE, AttemptRecord, replay
+from server.attempt.steps import REFUSALS, REJECTED, AttemptFailed, AttemptFigures, Late, Said, Step, WaitReports
+from server.attempt.uploads import Staged, UnexpectedUpload, Uploads, most_credits
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
 from server.workers import Workers
@@ -54,30 +51,18 @@ class Attempt:
     def __init__(
         self,
         config: RoundConfig,
-        cohort: frozenset[int],
+        cohort: frozenset[int],  # participants to invite, all with a session
         sessions: Sessions,
-        deadlines_s: Mapping[str, float],
+        deadlines_s: Mapping[str, float],  # for each phase by its name
         upload_credits: int,
-        workers: Workers,
+        workers: Workers,  # for arithmetic
         emit: Callable[[Event], None],
-        freeze: Callable[[ConsistencyCheck], Any],
-        charge: Callable[[Unmasking, bytes], Any],
-        roster_sha256: bytes,
-        resume_s: float = 0.0,
-        record: AttemptRecord = NOTHING_KEPT,
+        freeze: Callable[[Attempt, ConsistencyCheck], Any],  # awaited before u3 is sent to any participant
+        charge: Callable[[Attempt, Unmasking, bytes], Any],  # awaited before shares are asked for, with the signatures
+        roster_sha256: bytes,  # of the signed roster file, by which participants fetch it
+        resume_s: float,  # how long a participant whose connection broke keeps its reconnection slot
+        record: AttemptRecord,  # on the disk; one that an earlier process began goes on from there, after `goes_on`
     ) -> None:
-        """
-        Args:
-            cohort: participants to invite, all with a session.
-            deadlines_s: seconds for each phase by its name.
-            workers: for arithmetic.
-            freeze: awaited before u3 is sent to any participant.
-            charge: awaited before shares are asked for; is given a quorum's signatures, serialised.
-            roster_sha256: of the signed roster file, by which participants fetch it.
-            resume_s: how long a participant whose connection broke keeps its reconnection slot.
-            record: what the attempt keeps on the disk; one that an earlier process began goes on from there, once
-                `goes_on` is set.
-        """
         self.config, self.cohort, self._record = config, cohort, record
         self.listening, self.goes_on = asyncio.Event(), asyncio.Event()
         self._sessions, self._deadlines_s, self._workers = sessions, deadlines_s, workers
@@ -87,9 +72,10 @@ class Attempt:
         self._alive = set(cohort)
         here = {who: session for who in cohort if (session := sessions.get(who)) is not None}
         self._slots = ReconnectionSlots(here, resume_s, self.lost)
-        self._outgoing = Outgoing(self._slots.get, self._alive, self._compute)
+        self.session_of, self.put = self._slots.get, self._inbox.put
+        self._outgoing = Outgoing(self.session_of, self._alive, self._compute)
         self.traffic = AttemptTraffic(self._inbox.bytes, self._outgoing.bytes)
-        self._number = {"round": config.round, "attempt": config.attempt}  # of events and messages
+        self.number: dict[str, Any] = {"round": config.round, "attempt": config.attempt}  # of events and messages
         self._waiting: set[int] = set()  # of the phase under way: may still answer
         self._answered: set[int] = set()  # have answered, and it counts
         self._deadline = 0.0  # of that phase, monotonic
@@ -98,7 +84,7 @@ class Attempt:
         if far is None:
             self._uploads = Uploads(size, held, self.grant_credit, self.upload_failed)
         else:
-            self._uploads = far.uploads(self, held, self._slots.get, self._inbox.put)
+            self._uploads = far.uploads(self, held)
         self.figures = AttemptFigures()
         self.proof: Proof | None = None  # once there is a sum that a charged participant isn't in
         self.cheats: dict[int, str] = {}  # participant -> what it did that no honest one does
@@ -156,26 +142,11 @@ class Attempt:
         return True
 
     async def upload(self, session: Session, chunks: AsyncIterator[bytes]) -> bytes:
-        """Stage and add one vector; returns its digest once it counts.
-
-        Raises UploadRefused: not expected, malformed, late, or not what was offered.
-        """
-        participant = session.participant
+        """Stage and add one vector; returns and raises as `Uploads.receive`."""
         if not self._slots.speaks(session):
             raise UnexpectedUpload("no upload is expected on this session")
-        try:
-            offer, packed = await self._uploads.stage(participant, chunks)
-        except (BrokenUpload, asyncio.CancelledError) as error:
-            if self._uploads.broken(participant):  # unless another stream has taken its place it must go on soon
-                self.upload_broken(participant, str(error) if isinstance(error, BrokenUpload) else CLOSED)
-            raise
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        vector = cast(bytes, packed)  # a bytearray without other references; not copied, to save memory
-        self._inbox.put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
-        if not await done:
-            raise UploadRefused("the vector was not taken")
-        self.traffic.vectors[participant] += len(packed)
-        return offer.sha256
+        put, broken, failed = self._inbox.put, self.upload_broken, self.upload_failed
+        return await self._uploads.receive(session.participant, chunks, put, broken, failed)
 
     def hears_it_first(self, participant: int) -> bool:
         """Whether what this participant says of the attempt can only be about the announcement that it has just got.
@@ -207,7 +178,7 @@ class Attempt:
         parameters, round_, attempt = self.config.parameters, self.config.round, self.config.attempt
         advertise: AdvertiseKeys = await self._compute(AdvertiseKeys, self.config, self.cohort)
         start = pb.RoundStart(
-            **self._number,
+            **self.number,
             model_sha256=self.config.model_digest,
             study_sha256=self.config.study_digest,
             roster_sha256=self._roster_sha256,
@@ -215,33 +186,13 @@ class Attempt:
             newest=self.config.newest,
         )
         await self._outgoing.broadcast(self.cohort, codec.message(round_start=start))
-        await self._phase(
-            Step(
-                ADVERTISE_KEYS,
-                advertise,
-                self.cohort,
-                parameters.quorum,
-                advertise.receive,
-                leave=advertise.drop,
-                kept=True,
-            )
-        )
+        await self._phase(Step(advertise, self.cohort, parameters.quorum, leave=advertise.drop, kept=True))
         share, cohort_keys = await self._compute(advertise.close)
 
         writer = codec.CohortKeysWriter(round_, attempt)
         await self._outgoing.each(cohort_keys, writer.write)
         del writer, cohort_keys
-        await self._phase(
-            Step(
-                SHARE_KEYS,
-                share,
-                frozenset(share.cohort.u1),
-                parameters.quorum,
-                share.receive,
-                leave=share.drop,
-                kept=True,
-            )
-        )
+        await self._phase(Step(share, frozenset(share.cohort.u1), parameters.quorum, leave=share.drop, kept=True))
         masked, shares = await self._compute(share.close)
 
         await self._outgoing.each(shares, codec.NeighbourSharesWriter(round_, attempt).write)
@@ -253,19 +204,11 @@ class Attempt:
             await self._compute(masked.restore, kept.uploads, kept.masked_sum)
             self._are_back(MASKED_INPUT, masked.received)
         else:
-            await self._phase(
-                Step(
-                    MASKED_INPUT,
-                    masked,
-                    masked.u2,
-                    parameters.min_survivors,
-                    masked.check_offer,
-                    then=self._queue_offer,
-                )
-            )
+            least = parameters.min_survivors
+            await self._phase(Step(masked, masked.u2, least, take=masked.check_offer, then=self._queue_offer))
         check, sets = await self._compute(masked.close)
 
-        await self._freeze(check)
+        await self._freeze(self, check)
         survivors = next(iter(sets.values()))
         survivor_sets = codec.message(survivor_sets=codec.write_survivor_sets(round_, attempt, survivors))
         late = None
@@ -273,7 +216,7 @@ class Attempt:
             unmasking, late = await self._signed(check, sets, survivor_sets)
         else:
             unmasking = await self._compute(check.without_signatures)
-            await self._charge(unmasking, b"")
+            await self._charge(self, unmasking, b"")
             await self._outgoing.broadcast(sets, survivor_sets)
         completed = await self._open(unmasking, late)
         if self.figures.first_key_at is not None:
@@ -289,14 +232,13 @@ class Attempt:
 
         await self._outgoing.broadcast(sets, survivor_sets)
         # The more have signed, the fewer signatures each participant checks.
-        step = Step(CONSISTENCY_CHECK, check, check.u3, check.needed, check.receive, lambda: check.proven)
-        await self._phase(replace(step, linger=1.0, kept=True))
+        await self._phase(Step(check, check.u3, check.needed, suffices=lambda: check.proven, linger=1.0, kept=True))
         unmasking, requests = await self._compute(check.close)
 
         # The signatures that are journaled with the charge.
         shown = UnmaskingRequest(check.proof)
         request = codec.write_unmasking_request(round_, attempt, shown).SerializeToString()
-        await self._charge(unmasking, request)
+        await self._charge(self, unmasking, request)
         writer, complete = codec.UnmaskingRequestWriter(round_, attempt), unmasking.cohort.graph.complete
         to_everybody = await self._compute(writer.write, next(iter(requests.values()))) if complete else b""
 
@@ -346,9 +288,7 @@ class Attempt:
 
         try:
             while True:
-                step = Step(
-                    UNMASKING, unmasking, unmasking.u3, unmasking.needed, unmasking.receive, suffices, late=late
-                )
+                step = Step(unmasking, unmasking.u3, unmasking.needed, suffices=suffices, late=late)
                 await self._phase(replace(step, linger=linger, linger_s=linger / 2))
                 try:
                     completed: Completed = await self._compute(unmasking.close, self._workers.parallel)
@@ -405,7 +345,7 @@ class Attempt:
         self._answered = set(step.phase.received)  # empty, unless the phase continues
         self._waiting = set(step.expected & self._alive) - self._answered
         expected, deadline_s = len(step.expected), self._deadlines_s[name]
-        self._emit(PhaseStarted(**self._number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
+        self._emit(PhaseStarted(**self.number, phase=name, expected=expected, needed=needed, deadline_s=deadline_s))
         reports = WaitReports()
         too_few: TooFewClients | None = None
         ends: float | None = None
@@ -429,7 +369,7 @@ class Attempt:
             left, received = round(left_s, 1), len(self._answered)
             if reports.due((received, round(self._deadline)), PROGRESS_INTERVAL_S, now):
                 counts = {"received": received, "expected": expected, "needed": needed}
-                self._emit(PhaseProgress(**self._number, phase=name, **counts, left_s=left))
+                self._emit(PhaseProgress(**self.number, phase=name, **counts, left_s=left))
             try:
                 # Not wait_for: with Python 3.11 it can swallow the cancellation by which a study is stopped.
                 async with asyncio.timeout(min(left_s, PROGRESS_INTERVAL_S)):
@@ -440,7 +380,7 @@ class Attempt:
         assert self._answered == step.phase.received  # noqa: S101  # counted twice, by the core and here
         seconds, received = round(time.monotonic() - began, 4), len(self._answered)
         self.figures.phase_seconds[name], self.figures.received[name] = seconds, received
-        self._emit(PhaseEnded(**self._number, phase=name, received=received, seconds=seconds))
+        self._emit(PhaseEnded(**self.number, phase=name, received=received, seconds=seconds))
         if too_few is not None:
             raise too_few
 
@@ -507,7 +447,7 @@ class Attempt:
             self.ahead.add(who)
         if back.received:
             messages, uploaded = self._inbox.messages[who], self._uploads.complete(who)
-            resumed = pb.Resumed(**self._number, received=messages, uploaded=uploaded)
+            resumed = pb.Resumed(**self.number, received=messages, uploaded=uploaded)
             self._outgoing.tell(who, codec.message(resumed=resumed))
         if back.received != count and not (back.received == count - 1 and await self._outgoing.again(who)):
             await self._leave(step, who, "can't have received what it says")
@@ -515,7 +455,7 @@ class Attempt:
         offset = self._uploads.again(who)
         if offset is not None:
             self.grant_credit(who, offset)
-        self._emit(ParticipantResumed(**self._number, phase=step.name, participant=who))
+        self._emit(ParticipantResumed(**self.number, phase=step.name, participant=who))
 
     def _counts(self, who: int, message: object = None) -> None:
         self._outgoing.answered(who)
@@ -539,7 +479,7 @@ class Attempt:
             if step.name == MASKED_INPUT:
                 await self._compute(step.phase.receive, who, staged.message)
                 taken = True
-                self._counts(who)
+                self._vector_counts(who)
         finally:
             staged.settle(taken)
             self._uploads.forget(who)
@@ -552,27 +492,30 @@ class Attempt:
         elif taken == item.uploads.keys():
             await self._compute(phase.merge, item.uploads, item.total)
             for who in taken:
-                self.traffic.vectors[who] += self.config.parameters.upload_size
-                self._counts(who)
+                self._vector_counts(who)
         item.settle(taken)
+
+    def _vector_counts(self, who: int) -> None:
+        self.traffic.vectors[who] += self.config.parameters.upload_size
+        self._counts(who)
 
     def upload_broken(self, participant: int, reason: str) -> None:
         """An upload ended too early."""
         self._slots.expect(participant, f"upload failed: {reason}")
 
-    def upload_failed(self, participant: int, reason: str) -> None:
-        """An upload broke off: nothing of it counts, and its credit goes on."""
-        self.lost(participant, f"upload failed: {reason}")
+    def upload_failed(self, participant: int, reason: str, *, malformed: bool = False) -> None:
+        """An upload broke off: nothing of it counts, and its credit goes on.
 
-    def upload_malformed(self, participant: int, reason: str) -> None:
-        """An upload that could never have been a vector."""
-        self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
-        self.upload_failed(participant, reason)
+        ``malformed``: it could never have been a vector.
+        """
+        if malformed:
+            self.cheats[participant] = f"{MASKED_INPUT}: {reason}"
+        self.lost(participant, f"upload failed: {reason}")
 
     # ------------------------------------------------------------ helpers
 
     def grant_credit(self, participant: int, offset: int = 0) -> None:
-        credit = pb.UploadCredit(**self._number, offset=offset)
+        credit = pb.UploadCredit(**self.number, offset=offset)
         self._outgoing.tell(participant, codec.message(upload_credit=credit))
 
     def _drop(self, who: int, phase: str, reason: str) -> None:
@@ -584,10 +527,10 @@ class Attempt:
         self._outgoing.answered(who)
         self.figures.dropouts += 1
         host = self.config.roster.entries[who].host
-        self._emit(ParticipantDropped(**self._number, phase=phase, participant=who, host=host, reason=reason))
+        self._emit(ParticipantDropped(**self.number, phase=phase, participant=who, host=host, reason=reason))
         session = self._sessions.get(who)
         if session is not None:
             session.send(self._left_out(reason))
 
     def _left_out(self, reason: str) -> bytes:
-        return codec.message(round_end=pb.RoundEnd(**self._number, completed=False, reason=f"left out: {reason}"))
+        return codec.message(round_end=pb.RoundEnd(**self.number, completed=False, reason=f"left out: {reason}"))

@@ -10,12 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from secagg.messages import MaskedInput
 from secagg.parameters import RoundParameters
-from secagg.server_cohort import Checked, Uploaded
-from server.attempt.steps import MOST_MESSAGES, PHASE_FIELDS, most_control_bytes
+from secagg.server_cohort import Uploaded
+from server.attempt.steps import MOST_MESSAGES, Said, most_control_bytes
+from server.attempt.uploads import Staged
 from server.sessions import Session
-from wire import coordinator_pb2 as pb
 
 
 @dataclass(frozen=True)
@@ -23,42 +22,6 @@ class Left:
     """A participant is out."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class Said:
-    """A message, as bytes: parsed, one that has many small parts takes twenty times the memory."""
-
-    kind: str | None
-    written: bytes = field(repr=False)
-    outcome: Checked | Exception | None = field(default=None, repr=False)  # of its check, where a gateway made that
-
-    @property
-    def phase(self) -> str | None:
-        """The name of the phase that it belongs to."""
-        return PHASE_FIELDS.get(self.kind or "")
-
-    @classmethod
-    def of(cls, message: pb.PhaseMessage) -> Said:
-        return cls(message.WhichOneof("message"), message.SerializeToString())
-
-    def read(self) -> pb.PhaseMessage | Checked:
-        """The message, or what its check made of it. Raises what the check raised."""
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome or pb.PhaseMessage.FromString(self.written)
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A whole vector; its upload waits until it is known whether it counts."""
-
-    message: MaskedInput
-    done: asyncio.Future[bool]
-
-    def settle(self, taken: bool) -> None:
-        if not self.done.done():
-            self.done.set_result(taken)
 
 
 @dataclass(frozen=True)
@@ -82,16 +45,11 @@ Arrival = Left | Said | Staged | PartialSum | Back
 
 
 class Inbox:
-    """Arrivals of one attempt by participant.
-
-    Attributes:
-        messages: how many each participant sent.
-        bytes: of these messages, vectors aside.
-    """
+    """Arrivals of one attempt by participant."""
 
     def __init__(self, parameters: RoundParameters) -> None:
-        self.messages: Counter[int] = Counter()
-        self.bytes: Counter[int] = Counter()
+        self.messages: Counter[int] = Counter()  # how many each participant sent
+        self.bytes: Counter[int] = Counter()  # of these messages, vectors aside
         self._most_bytes = most_control_bytes(parameters)
         self._overran: set[int] = set()
         self._queue: deque[tuple[int, Arrival]] = deque()

@@ -49,24 +49,17 @@ class Outgoing:
 
     Sent messages are not kept. A participant gets each message after it has answered the one before, so it can lack
     only the last one; until it answers, that message can be made again from its content.
-
-    Attributes:
-        number: of messages that each participant was sent.
-        bytes: sent to each participant; what is sent again counts again.
     """
 
     def __init__(
-        self, session_of: Callable[[int], Session | None], alive: set[int], compute: Callable[..., Awaitable[Any]]
+        self,
+        session_of: Callable[[int], Session | None],  # on which a participant is spoken to; None where it has none now
+        alive: set[int],  # participants in the attempt; the caller keeps it up to date
+        compute: Callable[..., Awaitable[Any]],  # runs a function in the worker thread
     ) -> None:
-        """
-        Args:
-            session_of: on which a participant is spoken to; None where it has no session now.
-            alive: participants in the attempt; the caller keeps it up to date.
-            compute: runs a function in the worker thread.
-        """
         self._session_of, self._alive, self._compute = session_of, alive, compute
-        self.bytes: Counter[int] = Counter()
-        self.number: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()  # sent to each participant; what is sent again counts again
+        self.number: Counter[int] = Counter()  # of messages that each participant was sent
         self._owed: dict[int, Callable[[int], bytes]] = {}  # makes the last message of each again, in the worker
 
     def tell(self, participant: int, message: bytes) -> None:
@@ -87,9 +80,7 @@ class Outgoing:
     async def each(self, contents: Messages[Content], write: Callable[[Content], bytes]) -> None:
         """To each participant its own, made and serialised in the worker thread.
 
-        Args:
-            contents: makes the content for a participant when it is read, so that nothing is held twice.
-            write: serialises a whole message.
+        ``contents`` makes the content for a participant when it is read, so that nothing is held twice.
         """
         make = self._next(contents, lambda who: write(contents[who]))
         members = await self._far(contents, write)

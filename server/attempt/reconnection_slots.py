@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from server.sessions import CLOSED, Session
@@ -19,32 +20,27 @@ MOST_UNREAD: Final = 2
 """Sessions of a participant that ended in the middle of a message: gRPC holds that until the connection ends, too."""
 
 
+@dataclass(eq=False)
 class ReconnectionSlots:
     """The places of one attempt."""
 
-    def __init__(self, sessions: Mapping[int, Session], resume_s: float, lost: Callable[[int, str], None]) -> None:
-        """
-        Args:
-            sessions: on which the participants of the attempt are spoken to, at its beginning.
-            resume_s: how long a place is kept; 0 keeps none.
-            lost: called with a participant whose time is over and the reason why it was away.
-        """
-        self._spoken_on = dict(sessions)
-        self._coming: dict[int, Session] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._reasons: dict[int, str] = {}  # why it is away, or was
-        self._returns: Counter[int] = Counter()
-        self._ended: dict[int, list[Session]] = {}  # their peers may not have read the last message
-        self._resume_s, self._lost = resume_s, lost
-        self._over = False
+    spoken_on: dict[int, Session]  # on which each participant is spoken to, unless it is away
+    resume_s: float  # how long a place is kept; 0 keeps none
+    lost: Callable[[int, str], None]  # called with a participant whose time is over and the reason why it was away
+    _coming: dict[int, Session] = field(default_factory=dict)
+    _timers: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)  # why it is away, or was
+    _returns: Counter[int] = field(default_factory=Counter)
+    _ended: dict[int, list[Session]] = field(default_factory=dict)  # their peers may not have read the last message
+    _over: bool = False
 
     def get(self, participant: int) -> Session | None:
         """On which the participant is spoken to; None while it is away."""
-        return self._spoken_on.get(participant)
+        return self.spoken_on.get(participant)
 
     def speaks(self, session: Session) -> bool:
         """Whether what is said on a session counts: it is the one of its participant's place."""
-        return self._spoken_on.get(session.participant) is session
+        return self.spoken_on.get(session.participant) is session
 
     def away(self, session: Session, reason: str, *, keep: bool = True) -> None:
         """A session ended. One that no place depends on changes nothing.
@@ -54,13 +50,13 @@ class ReconnectionSlots:
         who = session.participant
         if session.writing:
             self._ended.setdefault(who, []).append(session)
-        for sessions in (self._spoken_on, self._coming):
+        for sessions in (self.spoken_on, self._coming):
             if sessions.get(who) is session:
                 del sessions[who]
                 if keep:
                     self.expect(who, reason)
                 else:
-                    self._lost(who, reason)
+                    self.lost(who, reason)
 
     def expect(self, participant: int, reason: str, within_s: float = 0.0) -> None:
         """Start its reconnection deadline, unless one runs already or it is back already.
@@ -71,16 +67,16 @@ class ReconnectionSlots:
         if self._over or participant in self._timers or participant in self._coming:
             return
         self._reasons[participant] = reason
-        if self._resume_s <= 0:
-            self._lost(participant, reason)
+        if self.resume_s <= 0:
+            self.lost(participant, reason)
             return
         loop = asyncio.get_running_loop()
-        within_s = max(self._resume_s, within_s)
-        self._timers[participant] = loop.call_later(within_s, self._lost, participant, reason)
+        within_s = max(self.resume_s, within_s)
+        self._timers[participant] = loop.call_later(within_s, self.lost, participant, reason)
 
     def give_up(self, participant: int) -> None:
         """It is back but can't continue: out, for the reason that it was away."""
-        self._lost(participant, self._reasons.get(participant, CLOSED))
+        self.lost(participant, self._reasons.get(participant, CLOSED))
 
     def coming(self, session: Session) -> bool:
         """It is back, and gets its place again in its turn.
@@ -104,13 +100,13 @@ class ReconnectionSlots:
         """Its turn: from here on it is spoken to on this session. False when that broke meanwhile."""
         if self._coming.get(session.participant) is not session:
             return False
-        self._spoken_on[session.participant] = self._coming.pop(session.participant)
+        self.spoken_on[session.participant] = self._coming.pop(session.participant)
         return True
 
     def forget(self, participant: int) -> None:
         """Out of the attempt: its deadline ends."""
         self._stop(participant)
-        self._spoken_on.pop(participant, None)
+        self.spoken_on.pop(participant, None)
         self._coming.pop(participant, None)
 
     def close(self) -> None:

@@ -52,22 +52,18 @@ class Kept:
     """An attempt as an earlier process left it.
 
     Attributes:
-        context: its round_context, which it must have again.
-        newest: the authority's statement that it began under.
-        cohort: positions in its roster.
         phases: those closed before the survivors were frozen, and what has signed since: participant -> its message.
         masked_sum: of the survivors, once they were frozen: little-endian words.
-        uploads: of the survivors, likewise.
     """
 
     round: int
     attempt: int
-    context: bytes
-    newest: bytes
-    cohort: frozenset[int]
+    context: bytes  # its round_context, which it must have again
+    newest: bytes  # the authority's statement that it began under
+    cohort: frozenset[int]  # positions in its roster
     phases: Mapping[str, Mapping[int, bytes]] = field(repr=False)
     masked_sum: bytes | None = field(default=None, repr=False)
-    uploads: Uploaded = field(default_factory=dict, repr=False)
+    uploads: Uploaded = field(default_factory=dict, repr=False)  # of the survivors, likewise
 
 
 def beginning(config: RoundConfig, cohort: Iterable[int]) -> Statement:
@@ -118,15 +114,12 @@ def replay(step: Step, messages: Mapping[int, bytes]) -> None:
         raise ProtocolError("what was kept of it is damaged") from error
 
 
+@dataclass(frozen=True)
 class AttemptRecord:
-    """Keeps the messages of one attempt.
+    """Keeps the messages of one attempt."""
 
-    ``kept``: what an earlier process left of it, if one did.
-    """
-
-    def __init__(self, store: DurableStore | None, kept: Kept | None = None) -> None:
-        """Args: store: None keeps nothing."""
-        self._store, self.kept = store, kept
+    _store: DurableStore | None  # None keeps nothing
+    kept: Kept | None = None  # what an earlier process left of it, if one did
 
     def keep(self, phase: str, participant: int, written: bytes) -> None:
         """A message counts; durable once the phase is closed."""

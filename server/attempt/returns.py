@@ -16,25 +16,20 @@ MOST_PROOFS: Final = 32
 
 
 class Returns:
-    """Remembers what an absent participant may have missed of past attempts."""
+    """Remembers what an absent participant may have missed of past attempts. ``attempt``: the one under way."""
 
     def __init__(self) -> None:
-        self.completed: Number = (0, 0)
+        self.completed: Number = (0, 0)  # the last attempt that ended in a sum
         self._proofs: deque[Proof] = deque(maxlen=MOST_PROOFS)  # newest last
 
-    def after(self, attempt: Attempt, *, completed: bool) -> None:
-        """An attempt is over. May be called twice, first as one that wasn't completed."""
+    def after(self, attempt: Attempt) -> None:
+        """This attempt is over."""
         proof = attempt.proof
-        if proof is not None and proof[0] and proof not in self._proofs:
+        if proof is not None and proof[0]:
             self._proofs.append(proof)
-        if completed:
-            self.completed = attempt.config.round, attempt.config.attempt
 
     def prove(self, session: Session, attempt: Attempt | None) -> None:
-        """Send the last survivor proof that concerns this identity: only that charge can be taken back.
-
-        ``attempt``: the one under way.
-        """
+        """Send the last survivor proof that concerns this identity: only that charge can be taken back."""
         latest = None if attempt is None else attempt.proof
         for proof in (latest, *reversed(self._proofs)):
             if proof is not None and session.identity in proof[0]:
@@ -42,22 +37,14 @@ class Returns:
                 return
 
     def answer(self, session: Session, resume: pb.Resume | None, attempt: Attempt | None) -> None:
-        """A session is ready.
-
-        Args:
-            resume: the attempt that its participant wants to go on with.
-            attempt: the one under way.
-        """
-        if resume is None:
-            if attempt is not None:
-                attempt.returned(session, None)
-            return
-        number = resume.round, resume.attempt
-        if attempt is not None and number == (attempt.config.round, attempt.config.attempt):
-            if attempt.returned(session, resume):
+        """A session is ready. ``resume``: the attempt that its participant wants to go on with."""
+        number = None if resume is None else (resume.round, resume.attempt)
+        if attempt is not None:
+            goes_on = number == attempt.config.number
+            if attempt.returned(session, resume if goes_on else None) and goes_on:
                 return
-        elif attempt is not None:
-            attempt.returned(session, None)
+        if resume is None:
+            return
         completed = number == self.completed
         reason = "" if completed else "the attempt is over, or went on without it"
         end = pb.RoundEnd(round=resume.round, attempt=resume.attempt, completed=completed, reason=reason)

@@ -50,6 +50,7 @@ REFUSALS: Final = {
 }
 REJECTED: Final = (ProtocolError, MalformedMessage, UploadRefused)  # what is raised of a message
 MOST_MESSAGES: Final = 2 * len(PHASE_FIELDS)
+UNCHANGED_S: Final = 60.0  # between two events of one wait that say the same
 
 
 @lru_cache(maxsize=4)
@@ -71,15 +72,34 @@ def read_message(phase: str, message: pb.PhaseMessage) -> Any:
     return _READ[phase](getattr(message, _FIELDS[phase]))
 
 
-class Readable(Protocol):
-    """A message that arrived; raises what its check, elsewhere, has raised."""
+@dataclass(frozen=True)
+class Said:
+    """A message, as bytes: parsed, one that has many small parts takes twenty times the memory."""
 
-    def read(self) -> pb.PhaseMessage | Checked: ...
+    kind: str | None
+    written: bytes = field(repr=False)
+    outcome: Checked | Exception | None = field(default=None, repr=False)  # of its check, where a gateway made that
+
+    @property
+    def phase(self) -> str | None:
+        """The name of the phase that it belongs to."""
+        return PHASE_FIELDS.get(self.kind or "")
+
+    @classmethod
+    def of(cls, message: pb.PhaseMessage) -> Said:
+        return cls(message.WhichOneof("message"), message.SerializeToString())
+
+    def read(self) -> pb.PhaseMessage | Checked:
+        """The message, or what its check made of it. Raises what the check raised."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome or pb.PhaseMessage.FromString(self.written)
 
 
 class Phase(Protocol):
     """What the driver needs of any phase of the core."""
 
+    name: str
     check: Any
 
     @property
@@ -101,11 +121,10 @@ class Late:
 class Step:
     """How messages of one phase are handled."""
 
-    name: str
     phase: Phase
     expected: frozenset[int]
     needed: int
-    take: Callable[[int, Any], None]  # in the worker: a message, or what its check has made of it
+    take: Callable[[int, Any], None] | None = None  # in the worker, in place of the phase's `receive`
     suffices: Callable[[], bool] = lambda: False  # whether no more messages are needed, after one was taken
     leave: Callable[[int], None] | None = None  # in the worker, for one that is gone
     then: Callable[[int, Any], None] | None = None  # on the loop, for messages that don't count yet
@@ -115,29 +134,47 @@ class Step:
     kept: bool = False  # its messages are put on record as they count
     enough: bool = False
 
+    @property
+    def name(self) -> str:
+        return self.phase.name
+
     def handle(self, who: int, message: pb.PhaseMessage | Checked) -> Any:
         """In the worker: take a message; returns its content. Raises one of `REJECTED`: it isn't taken."""
         content = message if isinstance(message, Checked) else read_message(self.name, message)
-        self.take(who, content)
+        (self.take or self.phase.receive)(who, content)
         self.enough = self.suffices()
         return content.content if isinstance(content, Checked) else content
 
-    def handle_each(self, several: Mapping[int, Readable]) -> dict[int, Any]:
+    def handle_each(self, several: Mapping[int, Said]) -> dict[int, Any]:
         """In the worker: of each participant its message, if it is still needed, or why it isn't taken."""
         outcomes: dict[int, Any] = {}
         for who, one in several.items():
             try:
-                message = one.read()
-                content = self.handle(who, message)
+                content = self.handle(who, one.read())
+                outcomes[who] = content if self.then else None  # parsed, it is large
             except REJECTED as error:
                 outcomes[who] = error
-            else:
-                outcomes[who] = content if self.then else None  # parsed, it is large
         return outcomes
 
 
+@dataclass
+class WaitReports:
+    """When a wait is worth an event: each one is kept in the journal, and a wait may last for days."""
+
+    _told: tuple[int, ...] | None = None
+    _told_at: float = 0.0
+
+    def due(self, counts: tuple[int, ...], interval_s: float, now: float) -> bool:
+        """Whether to report: at once, after a change but not within ``interval_s``, else once a minute."""
+        after_s = UNCHANGED_S if counts == self._told else interval_s
+        if self._told is not None and now - self._told_at < after_s:
+            return False
+        self._told_at, self._told = now, counts
+        return True
+
+
 class AttemptFailed(Exception):
-    """The attempt ended without a sum."""
+    """The attempt ended without a sum. Its attributes are fields of `server.events.AttemptAborted`."""
 
     def __init__(self, phase: str, reason: str, received: int, needed: int) -> None:
         super().__init__(f"{phase}: {reason}")

@@ -11,16 +11,16 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
+from secagg.messages import MaskedInput
+from server.sessions import CLOSED
 from wire.transport import InvalidChunk, unframe
 
 MOST_STREAMS: Final = 16
 """In which one vector may arrive, where connections break."""
 _LEFT: Final = "the participant left the attempt during its upload"
 _ELSEWHERE: Final = "the upload goes on in another stream"
-
-
 # Vectors of millions of values are staged by fewer at a time, so that a large model doesn't need 64 times its memory.
 _MOST_STAGED_BYTES: Final = 96 << 20
 _FEWEST_CREDITS: Final = 4
@@ -63,6 +63,18 @@ class Offer:
     granted_at: float = 0.0  # by the loop's clock
     begin: asyncio.TimerHandle | None = None  # runs while the credit is held and no stream is there
     patience: asyncio.Timeout | None = None  # of the stream under way
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A whole vector; its upload waits until it is known whether it counts."""
+
+    message: MaskedInput
+    done: asyncio.Future[bool]
+
+    def settle(self, taken: bool) -> None:
+        if not self.done.done():
+            self.done.set_result(taken)
 
 
 @dataclass(eq=False)
@@ -170,6 +182,41 @@ class Uploads:
 
     def _too_slow(self) -> str:
         return f"it arrived at less than {self.slowest_bytes_s / 1024:g} KiB a second"
+
+    async def receive(
+        self,
+        participant: int,
+        chunks: AsyncIterator[bytes],
+        put: Callable[[int, Staged], Any],
+        broken: Callable[[int, str], Any],
+        failed: Callable[..., Any],
+    ) -> bytes:
+        """Stage one vector and hand it on; returns its digest once it counts.
+
+        Args:
+            put: is given the whole vector, to be settled.
+            broken: is called with the reason where the stream ended too early and must go on soon.
+            failed: likewise where the upload broke off for good; ``malformed=True``: it could never have been a vector.
+
+        Raises UploadRefused: not expected, malformed, late, not what was offered, or it doesn't count.
+        """
+        try:
+            offer, packed = await self.stage(participant, chunks)
+        except (BrokenUpload, asyncio.CancelledError) as error:
+            if self.broken(participant):  # unless another stream has taken its place
+                broken(participant, str(error) if isinstance(error, BrokenUpload) else CLOSED)
+            raise
+        except UnexpectedUpload:
+            raise  # of an earlier attempt, or a second stream: it costs its sender nothing here
+        except UploadRefused as error:
+            failed(participant, str(error), malformed=isinstance(error, MalformedUpload))
+            raise
+        vector = cast(bytes, packed)  # a bytearray without other references; not copied, to save memory
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        put(participant, Staged(MaskedInput(vector, offer.sha256, offer.signature), done))
+        if not await done:
+            raise UploadRefused("the vector was not taken")
+        return offer.sha256
 
     async def stage(self, participant: int, chunks: AsyncIterator[bytes]) -> tuple[Offer, bytearray]:
         """Read one whole vector, or what is missing of it.

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Self
 
 import numpy as np
@@ -30,16 +31,15 @@ from secagg.parameters import RoundParameters
 from secagg.roster import Roster
 from secagg.server_cohort import Upload
 from secagg.server_phases import add_input
-from server.attempt.inbox import Staged
 from server.attempt.outgoing import AT_ONCE
 from server.attempt.steps import PHASE_FIELDS, read_message
-from server.attempt.uploads import BrokenUpload, MalformedUpload, Offer, UnexpectedUpload, UploadRefused, Uploads
+from server.attempt.uploads import Staged, UnexpectedUpload, Uploads
 from server.session_port import Certificate, SessionPort
-from server.sessions import CLOSED, Session, Sessions, check_proof
+from server.sessions import Session, Sessions
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.gateway_channel import CallChannel, Calls, Invitation
-from wire.process_limits import PortBounds, RefusedCalls, raise_limit, resident_mb
+from wire.process_limits import PortBounds, raise_limit, resident_mb
 
 log = structlog.get_logger()
 
@@ -56,19 +56,14 @@ _DOCUMENTS: Final = 8  # that are held: study, roster, model, steps
 
 @dataclass(frozen=True)
 class GatewaySetup:
-    """What a gateway is started with.
-
-    Attributes:
-        listen: HOST:PORT; port 0 for a free one.
-        connections: at the same time.
-    """
+    """What a gateway is started with."""
 
     study: str
     roster: Roster = field(repr=False)
     bounds: PortBounds
-    listen: str
+    listen: str  # HOST:PORT; port 0 for a free one
     certificate: Certificate
-    connections: int
+    connections: int  # at the same time
 
 
 @dataclass
@@ -82,14 +77,13 @@ class _Check:
     """Of messages of one phase.
 
     Attributes:
-        kept: the coordinator keeps them as they came, too.
         seen: participants whose first message came. Further ones are the coordinator's to refuse: a check is work.
     """
 
     number: tuple[int, int]
     phase: str
     verify: Callable[[int, Any], Any]
-    kept: bool
+    kept: bool  # the coordinator keeps them as they came, too
     seen: set[int] = field(default_factory=set, repr=False)
 
     def __call__(self, participant: int, message: pb.PhaseMessage) -> tuple[Any, str]:
@@ -109,10 +103,8 @@ class Gateway:
     """One gateway, in the event loop of its process; a `server.service.Front`."""
 
     def __init__(self, setup: GatewaySetup) -> None:
-        self.bounds, self.roster = setup.bounds, setup.roster
-        self.refused_calls = RefusedCalls()
+        self.bounds = setup.bounds
         self.sessions = Sessions(setup.study, setup.roster, self._lost)
-        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="sessions")
         self._maker = ThreadPoolExecutor(1, thread_name_prefix="messages")
         self._calls: deque[_Call] = deque()
         self._check: _Check | None = None
@@ -158,7 +150,7 @@ class Gateway:
         traffic = self.sessions.traffic
         if self._said_at > self._memory[0] + _MEMORY_S:
             self._memory = self._said_at, resident_mb()
-        figures = (self._memory[1], self.refused_calls.count, len(self.sessions))
+        figures = (self._memory[1], self.sessions.refused_calls.count, len(self.sessions))
         calls.append(("figures", (vars(traffic).copy(), *figures)))
         return calls
 
@@ -232,7 +224,6 @@ class Gateway:
 
     def adopt(self, roster: Roster) -> None:
         """Use a later roster; the coordinator ends sessions of its own accord."""
-        self.roster = roster
         self.sessions.adopt(roster)
 
     def answer(self, request: bytes, document: bytes | None, stays: bool) -> None:
@@ -261,32 +252,12 @@ class Gateway:
             self._vectors.close()
         self._vectors = None
 
-    def offer(self, number: int, participant: int, sha256: bytes, signature: bytes) -> None:
-        if (vectors := self._of(number)) is not None:
-            vectors.uploads.offer(participant, sha256, signature)
-
-    def again(self, number: int, participant: int) -> None:
-        """A participant is back, perhaps with a vector to go on with."""
-        if (vectors := self._of(number)) is not None:
-            vectors.again(participant)
-
-    def forget(self, number: int, participant: int) -> None:
-        if (vectors := self._of(number)) is not None:
-            vectors.forget(participant)
-
-    def merged(self, number: int, taken: Collection[int]) -> None:
-        """Which vectors of the last partial sum are in the coordinator's sum, if those are all; else, which can be."""
-        if (vectors := self._of(number)) is not None:
-            vectors.merged(taken)
-
-    def _of(self, number: int) -> VectorsOfGateway | None:
-        return self._vectors if self._vectors is not None and self._vectors.number == number else None
+    def vectors(self, number: int, name: str, *arguments: Any) -> None:
+        """Call a method of the vectors of an attempt, unless that is over."""
+        if self._vectors is not None and self._vectors.number == number:
+            getattr(self._vectors, name)(*arguments)
 
     # ------------------------------------------------------------ for the service
-
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._verifier, check_proof, identity, statement, signature)
 
     async def room(self) -> None:
         """Until few calls wait for the coordinator: else one that is busy would have this process filled."""
@@ -302,7 +273,7 @@ class Gateway:
         check, phase = self._check, PHASE_FIELDS.get(message.WhichOneof("message") or "")
         fits = check is not None and (message.round, message.attempt, phase) == (*check.number, check.phase)
         if check is None or not fits or session.participant in check.seen:
-            self._call("phase_message", session.token, message.SerializeToString(), size)
+            self._call("said", session.token, "phase_message", message.SerializeToString(), size)
             return
         check.seen.add(session.participant)
         self._calls.append(_Call("", ()))  # its place among the calls
@@ -325,10 +296,10 @@ class Gateway:
         self._checking = None
 
     def refusal(self, session: Session, message: pb.Refusal, size: int) -> None:
-        self._call("refusal", session.token, message.SerializeToString(), size)
+        self._call("said", session.token, "refusal", message.SerializeToString(), size)
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
-        self._call("session_ready", session.token, message.SerializeToString())
+        self._call("said", session.token, "session_ready", message.SerializeToString())
 
     def downloaded(self, session: Session, size: int) -> None:
         self._call("told", {session.token: size})
@@ -393,9 +364,11 @@ class VectorsOfGateway:
 
     def __init__(self, number: int, parameters: RoundParameters, credits_: int, call: Any) -> None:
         self.number, self._parameters, self._call = number, parameters, call
-        self.uploads = Uploads(
-            parameters.upload_size, credits_, lambda who: call("granted", number, who, 0), self._failed
+        self._granted, self._broken, self._failed = (
+            partial(self._at_attempt, name) for name in ("grant_credit", "upload_broken", "upload_failed")
         )
+        self.uploads = Uploads(parameters.upload_size, credits_, self._granted, self._failed)
+        self.offer = self.uploads.offer
         self._whole: dict[int, Staged] = {}
         self._arrived = asyncio.Event()
         self._answer: asyncio.Future[frozenset[int]] | None = None
@@ -404,36 +377,24 @@ class VectorsOfGateway:
 
     async def upload(self, who: int, chunks: AsyncIterator[bytes]) -> bytes:
         """As `server.attempt.attempt.Attempt.upload`."""
-        try:
-            offer, packed = await self.uploads.stage(who, chunks)
-        except (BrokenUpload, asyncio.CancelledError) as error:
-            if self.uploads.broken(who):
-                self._call("broken", self.number, who, str(error) if isinstance(error, BrokenUpload) else CLOSED)
-            raise
-        except UnexpectedUpload:
-            raise
-        except UploadRefused as error:
-            self._failed(who, str(error), malformed=isinstance(error, MalformedUpload))
-            raise
-        return await self._taken(who, offer, packed)
+        return await self.uploads.receive(who, chunks, self._put, self._broken, self._failed)
 
-    async def _taken(self, who: int, offer: Offer, packed: bytearray) -> bytes:
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        message: Any = packed  # a bytearray without other references; not copied, to save memory
-        self._whole[who] = Staged(MaskedInput(message, offer.sha256, offer.signature), done)
+    def _put(self, who: int, staged: Staged) -> None:
+        self._whole[who] = staged
         self._call("staged", self.number, who)
         self._arrived.set()
-        if not await done:
-            raise UploadRefused("the vector was not taken")
-        return offer.sha256
 
-    def _failed(self, who: int, reason: str, *, malformed: bool = False) -> None:
-        self._call("upload_failed", self.number, who, reason, malformed)
+    def _at_attempt(self, name: str, who: int, *arguments: Any, **named: Any) -> None:
+        """Have a method of the attempt called."""
+        self._call("vector", self.number, who, name, arguments, named)
+
+    # ------------------------------------------------------------ calls of the coordinator
 
     def again(self, who: int) -> None:
+        """A participant is back, perhaps with a vector to go on with."""
         offset = self.uploads.again(who)
         if offset is not None:
-            self._call("granted", self.number, who, offset)
+            self._granted(who, offset)
 
     def forget(self, who: int) -> None:
         self.uploads.take_back(who)
@@ -441,8 +402,11 @@ class VectorsOfGateway:
             staged.settle(False)
 
     def merged(self, taken: Collection[int]) -> None:
+        """Which vectors of the last partial sum are in the coordinator's sum, if those are all; else, which can be."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(frozenset(taken))
+
+    # ------------------------------------------------------------
 
     async def _add(self) -> None:
         """Add up what is whole, again and again."""

@@ -11,6 +11,7 @@ import pickle
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Self, cast
 
 import structlog
@@ -21,8 +22,8 @@ from secagg.errors import InvalidMessage
 from secagg.roster import Roster
 from secagg.server_cohort import Checked, Upload
 from server.attempt.attempt import Attempt
-from server.attempt.inbox import PartialSum, Said
-from server.attempt.steps import Step
+from server.attempt.inbox import PartialSum
+from server.attempt.steps import Said, Step
 from server.attempt.uploads import UploadRefused, Uploads
 from server.engine.gateway import TOGETHER_S
 from server.events import RESTING
@@ -34,6 +35,7 @@ from wire.gateway_channel import Calls, FarGateway
 
 log = structlog.get_logger()
 
+_SAID: Final[dict[str, Any]] = {"phase_message": pb.PhaseMessage, "refusal": pb.Refusal, "session_ready": pb.Ready}
 RESTART_S: Final = 1.0  # between a gateway's end and the start of the next in its place
 
 
@@ -122,18 +124,12 @@ class Link:
     # ------------------------------------------------------------ calls of the gateway: sessions
 
     def opened(self, token: bytes, identity: bytes) -> None:
-        def make(identity: bytes, participant: int, host: str) -> Session:
-            return RemoteSession(identity, participant, host, token, far=self)
-
         try:
-            session = self._study.sessions.open(identity, make)
+            session = self._study.sessions.open(identity, partial(RemoteSession, token=token, far=self))
         except (SessionRefused, TooManySessions) as error:
             self.call("end", token, str(error))
         else:
             self._study.opened(session)
-
-    def phase_message(self, token: bytes, message: bytes, size: int) -> None:
-        self._from(token, pb.PhaseMessage, message, lambda one, said: self._study.phase_message(one, said, size))
 
     def checked(
         self, token: bytes, number: tuple[int, int], kind: str, written: bytes, size: int, outcome: Any, error: str
@@ -151,18 +147,12 @@ class Link:
         except SessionRefused as refused:
             self._refuse(session, str(refused))
 
-    def refusal(self, token: bytes, message: bytes, size: int) -> None:
-        self._from(token, pb.Refusal, message, lambda one, said: self._study.refusal(one, said, size))
-
-    def session_ready(self, token: bytes, message: bytes) -> None:
-        self._from(token, pb.Ready, message, self._study.session_ready)
-
-    def _from(self, token: bytes, kind: Any, written: bytes, take: Callable[[Session, Any], None]) -> None:
-        session = self._session(token)
-        if session is None:
+    def said(self, token: bytes, name: str, written: bytes, *size: int) -> None:
+        """A message of a session: a call of the study's method of that name."""
+        if (session := self._session(token)) is None:
             return
         try:
-            take(session, kind.FromString(written))
+            getattr(self._study, name)(session, _SAID[name].FromString(written), *size)
         except (SessionRefused, DecodeError) as error:
             self._refuse(session, str(error))
 
@@ -207,7 +197,7 @@ class Link:
         before, total = self.known["traffic"], self._study.sessions.traffic
         for name, count in traffic.items():
             setattr(total, name, getattr(total, name) + count - before.get(name, 0))
-        self._study.refused_calls.count += refused - self.known["refused"]
+        self._study.sessions.refused_calls.count += refused - self.known["refused"]
         self.known = {"traffic": traffic, "refused": refused, "bytes": 1e6 * rss_mb, "sessions": sessions}
 
     # ------------------------------------------------------------ calls of the gateway: vectors
@@ -215,27 +205,19 @@ class Link:
     def _of(self, number: int) -> UploadsAtGateways | None:
         return self.uploads if self.uploads is not None and self.uploads.number == number else None
 
-    def granted(self, number: int, participant: int, offset: int) -> None:
-        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            uploads.attempt.grant_credit(participant, offset)
-
     def staged(self, number: int, participant: int) -> None:
         if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
             uploads.whole.add(participant)
 
-    def broken(self, number: int, participant: int, reason: str) -> None:
-        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            uploads.attempt.upload_broken(participant, reason)
-
-    def upload_failed(self, number: int, participant: int, reason: str, malformed: bool) -> None:
-        if (uploads := self._of(number)) is not None and uploads.at(participant) is self:
-            attempt = uploads.attempt
-            (attempt.upload_malformed if malformed else attempt.upload_failed)(participant, reason)
+    def vector(self, number: int, who: int, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """What befell a vector that is expected at this gateway: a call of a method of the attempt."""
+        if (uploads := self._of(number)) is not None and uploads.at(who) is self:
+            getattr(uploads.attempt, name)(who, *arguments, **named)
 
     def partial(self, number: int, parts: dict[int, Upload], total: NDArray[Any]) -> None:
         uploads = self._of(number)
         if uploads is None:
-            self.call("merged", number, ())
+            self.call("vectors", number, "merged", ())
         else:
             uploads.take(self, parts, total)
 
@@ -252,26 +234,13 @@ class UploadsAtGateways(Uploads):
     """Offers of one attempt, each at the gateway of its participant, with a share of the credits."""
 
     def __init__(
-        self,
-        number: int,
-        attempt: Attempt,
-        credits_: int,
-        session_of: Callable[[int], Session | None],
-        put: Callable[[int, PartialSum], None],
-        links: Callable[[], list[Link]],
-        most: int,
+        self, number: int, attempt: Attempt, credits_: int, links: Callable[[], list[Link]], most: int
     ) -> None:
-        """
-        Args:
-            session_of: on which a participant is spoken to.
-            put: into the attempt's inbox.
-            links: gateways that are up.
-            most: that may be up.
-        """
+        """Args: links: gateways that are up; most: that may be up."""
         parameters = attempt.config.parameters
         super().__init__(parameters.upload_size, credits_, attempt.grant_credit, attempt.upload_failed)
         self.number, self.attempt = number, attempt
-        self._session_of, self._put, self._links, self._most = session_of, put, links, most
+        self._links, self._most = links, most
         self.closed = False
         self._at: dict[int, Link] = {}
         self._offered: dict[int, tuple[bytes, bytes]] = {}
@@ -296,15 +265,15 @@ class UploadsAtGateways(Uploads):
         self._place(participant)
 
     def _place(self, participant: int) -> None:
-        session = self._session_of(participant)
+        session = self.attempt.session_of(participant)
         if isinstance(session, RemoteSession):  # else once it is back
             self._at[participant] = session.far
-            session.far.call("offer", self.number, participant, *self._offered[participant])
+            session.far.call("vectors", self.number, "offer", participant, *self._offered[participant])
 
     def forget(self, participant: int) -> None:
         self._offered.setdefault(participant, (b"", b""))
         if (link := self._at.pop(participant, None)) is not None:
-            link.call("forget", self.number, participant)
+            link.call("vectors", self.number, "forget", participant)
 
     def complete(self, participant: int) -> bool:
         return participant in self.whole
@@ -312,12 +281,12 @@ class UploadsAtGateways(Uploads):
     def again(self, participant: int) -> int | None:
         if participant not in self._offered or participant in self.whole:
             return None
-        session, at = self._session_of(participant), self._at.get(participant)
+        session, at = self.attempt.session_of(participant), self._at.get(participant)
         if isinstance(session, RemoteSession) and session.far is at:
-            at.call("again", self.number, participant)
+            at.call("vectors", self.number, "again", participant)
         else:
             if at is not None:
-                at.call("forget", self.number, participant)
+                at.call("vectors", self.number, "forget", participant)
             self._place(participant)
         return None  # the gateway grants what is missing
 
@@ -330,13 +299,13 @@ class UploadsAtGateways(Uploads):
                 self.whole.update(parts)
                 for who in parts:
                     if (at := self._at.pop(who, link)) is not link:  # it was asked for again meanwhile
-                        at.call("forget", self.number, who)
-            link.call("merged", self.number, tuple(taken))
+                        at.call("vectors", self.number, "forget", who)
+            link.call("vectors", self.number, "merged", tuple(taken))
 
         if len(here) < len(parts):
             settle(here)
         else:
-            self._put(min(parts), PartialSum(parts, total, settle))
+            self.attempt.put(min(parts), PartialSum(parts, total, settle))
 
     def gone(self, link: Link) -> None:
         """A gateway has failed: what it held and hadn't handed over is lost."""
@@ -344,7 +313,7 @@ class UploadsAtGateways(Uploads):
             del self._at[who]
             if who in self.whole:
                 self.whole.discard(who)
-                session = self._session_of(who)
+                session = self.attempt.session_of(who)
                 if isinstance(session, RemoteSession) and session.far is not link:  # and was told that it is here
                     self.attempt.upload_failed(who, "its gateway has failed")
 
@@ -359,10 +328,7 @@ class Gateways:
     """All gateways of a study; one that fails is replaced."""
 
     def __init__(self, study: Study, starts: Iterable[Callable[[Roster], FarGateway]]) -> None:
-        """
-        Args:
-            starts: start one gateway each, with the roster in use.
-        """
+        """Args: starts: start one gateway each, with the roster in use."""
         self._study, self._starts = study, list(starts)
         self._links: dict[int, Link] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -381,10 +347,10 @@ class Gateways:
         """Of `server.sessions.Elsewhere`."""
         known = [link.known for link in self.links()]
         return {
-            "sordino_gateways_up": len(known),
-            "sordino_gateways_replaced": self.restarts,
-            "sordino_gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
-            "sordino_gateway_sessions": max((one["sessions"] for one in known), default=0),
+            "gateways_up": len(known),
+            "gateways_replaced": self.restarts,
+            "gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
+            "gateway_sessions": max((one["sessions"] for one in known), default=0),
         }
 
     def adopt(self, roster: Roster) -> None:
@@ -399,18 +365,10 @@ class Gateways:
         for link in self.links():
             link.call("check", *self._check)
 
-    def uploads(
-        self,
-        attempt: Attempt,
-        credits_: int,
-        session_of: Callable[[int], Session | None],
-        put: Callable[[int, PartialSum], None],
-    ) -> UploadsAtGateways:
+    def uploads(self, attempt: Attempt, credits_: int) -> UploadsAtGateways:
         """Of `server.sessions.Elsewhere`."""
         self._attempts += 1
-        self._uploads = UploadsAtGateways(
-            self._attempts, attempt, credits_, session_of, put, self.links, len(self._starts)
-        )
+        self._uploads = UploadsAtGateways(self._attempts, attempt, credits_, self.links, len(self._starts))
         return self._uploads
 
     async def open(self) -> Self:

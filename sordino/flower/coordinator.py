@@ -290,7 +290,7 @@ class GridCoordinator:
         if not nonce:
             raise SessionRefused("no challenge of this coordinator was answered")
         statement = session_statement(self._study.terms.study, identity, opened.nonce, nonce)
-        await self._study.check_proof(identity, statement, proof.signature)
+        await self._study.sessions.check_proof(identity, statement, proof.signature)
         known.session = session = sessions.open(identity)
         known.challenges, known.due = 0, 0.0
         self._study.opened(session)

@@ -35,7 +35,7 @@ from secagg.lottery import Ticket
 from secagg.roster import InvalidRoster, sign_roster, verify_roster
 from server.service import handlers
 from server.session_port import SERVER_OPTIONS
-from server.sessions import Session, Sessions, check_proof
+from server.sessions import Session, Sessions
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.script import COORDINATOR, Naive, Places, Run, Seen, scripted
 from tests.adversary.served_study import STUDIES, Public, public_of
@@ -46,7 +46,6 @@ from tests.support.signed_rosters import published
 from tests.support.study_in_process import identities
 from wire import codec
 from wire import coordinator_pb2 as pb
-from wire.process_limits import RefusedCalls
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.roster_history import write_history
 from wire.study import round_parameters
@@ -82,7 +81,6 @@ class CheatingCoordinator:
         self.left = ""  # why the client ended by itself
         self.changed = asyncio.Event()
         self.sessions = Sessions(public.document.study, public.roster, self._session_lost)
-        self.refused_calls = RefusedCalls()
 
     def add(self, document: bytes) -> bytes:
         """Serve a document; return its digest."""
@@ -104,9 +102,6 @@ class CheatingCoordinator:
 
     async def room(self) -> None:
         pass
-
-    async def check_proof(self, identity: bytes, statement: bytes, signature: bytes) -> None:
-        check_proof(identity, statement, signature)
 
     def session_ready(self, session: Session, message: pb.Ready) -> None:
         """Let a client that was cut off in an attempt resume it; the coordinator need not allow this."""

@@ -35,7 +35,8 @@ from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
 from secagg import client_phases
 from server.attempt import attempt
-from server.attempt.inbox import Inbox, Said
+from server.attempt.inbox import Inbox
+from server.attempt.steps import Said
 from server.attempt.uploads import Uploads
 from server.engine import gateway
 from server.engine.gateway import VectorsOfGateway

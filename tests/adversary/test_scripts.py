@@ -49,8 +49,8 @@ SERVER_PASSES_ON = {
 _BEFORE = "tests/server/test_sessions_and_documents.py: before any session"
 OUT_OF_A_PARTICIPANTS_REACH = {
     "_WrongSecret(one.participant, str(error))": "a mask key of low order was refused when it was advertised",
-    "it was begun more than": "tests/server/test_reconnection.py: in that many sessions",
-    "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_reconnection.py: once it has come back on another session",
+    "it was begun more than": "tests/server/test_uploads.py: in that many sessions",
+    "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_uploads.py: once it has come back on another session",
     "UploadRefused(_LEFT)": "what ends its part in the attempt has its own script, and ends its upload too",
     "no upload is expected on this session": "tests/server/test_reconnection.py: before it has its place again",
     "this coordinator speaks protocol version": _BEFORE,

@@ -30,7 +30,7 @@ from wire.certificates import new_key, private_pem
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one process at a time
 
 Damage = Callable[[Path], None]  # of a study's folder
-SERVER_KEY = "coordinator/tls/server.key"
+SERVER_KEY, HOST_TOML = "coordinator/tls/server.key", "hosts/host-01/host.toml"
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +131,8 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     "roster of another study": (lambda folder: put_roster(folder, "eight"), 2, "is the roster of the study 'eight'"),
     "authority key garbage": (writes("coordinator/authority.pub", b"key"), 2, "64 hexadecimal digits"),
     "certificate garbage": (writes("coordinator/tls/server.pem", b"garbage"), 2, "server.pem"),
-    "key garbage": (writes("coordinator/tls/server.key", b"garbage"), 2, "server.key"),
-    "key of another certificate": (
-        writes("coordinator/tls/server.key", lambda _: private_pem(new_key())),
-        2,
-        "server.key",
-    ),
+    "key garbage": (writes(SERVER_KEY, b"garbage"), 2, "server.key"),
+    "key of another certificate": (writes(SERVER_KEY, lambda _: private_pem(new_key())), 2, "server.key"),
     "key that others can read": (lambda folder: (folder / SERVER_KEY).chmod(0o640), 2, "chmod 600"),
     "key in a folder that others can write to": (
         lambda folder: (folder / SERVER_KEY).parent.chmod(0o777),
@@ -168,10 +164,10 @@ JOIN: dict[str, tuple[Damage, int, str]] = {
     "journal is no database": (writes("hosts/host-01/journal.sqlite", b"no database" * 100), 2, "journal.sqlite"),
     "journal of another kind": (writes("hosts/host-01/journal.sqlite", lambda f: other_database(f)), 2, "another kind"),
     "ledger is gone": (writes("hosts/host-01/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
-    "unknown option of the task": (edits("hosts/host-01/host.toml", "local_epochs", "local_eposch"), 2, "local_eposch"),
+    "unknown option of the task": (edits(HOST_TOML, "local_epochs", "local_eposch"), 2, "local_eposch"),
     "nothing there": (lambda folder: (home(folder) / "host.toml").unlink(), 2, "holds no host.toml"),
     "a policy that contradicts itself": (
-        edits("hosts/host-01/host.toml", "max_epsilon =", "max_epsilon_total = 0.1\nmax_epsilon ="),
+        edits(HOST_TOML, "max_epsilon =", "max_epsilon_total = 0.1\nmax_epsilon ="),
         2,
         "host.toml: policy: max_epsilon = ",
     ),
@@ -212,7 +208,7 @@ def test_join(study: Path, name: str, command: Commands) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-@pytest.mark.parametrize("place", ["study.toml", "roster.json", "coordinator/tls/server.key"])
+@pytest.mark.parametrize("place", ["study.toml", "roster.json", SERVER_KEY])
 def test_unreadable(study: Path, place: str, command: Commands) -> None:
     (study / place).chmod(0)
     check(command("serve", study, "--quiet"), 2, Path(place).name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,10 +33,13 @@ def reason(sessions: Sessions) -> str:
     return str(events[0].reason)
 
 
-def waiting(**parts: Any) -> CohortWait:
+def waiting(connect_s: float = 60.0, resume_s: float = 0.0, enrolment_listen: str = "", **parts: Any) -> CohortWait:
     """For a quorum of five, without a study around it."""
-    settings: dict[str, Any] = {"connect_s": 60.0, "pause_s": 0.0, "resume_s": 0.0, "enrolment_open": False}
-    stubs = {
+    stubs: dict[str, Any] = {
+        "configuration": SimpleNamespace(
+            deadlines=SimpleNamespace(connect_s=connect_s, resume_s=resume_s),
+            coordinator=SimpleNamespace(enrolment_listen=enrolment_listen),
+        ),
         "plan": SimpleNamespace(quorum=5, drawn=False),
         "loop_lag": SimpleNamespace(restart=lambda: None),
         "emit": lambda _: None,
@@ -43,7 +47,26 @@ def waiting(**parts: Any) -> CohortWait:
         "use_offered": None,
         "charges": SimpleNamespace(spent=frozenset),
     }
-    return CohortWait(**(settings | stubs | parts))
+    return CohortWait(**(stubs | parts))
+
+
+def members_of(people: int, **more: Any) -> Any:
+    """A membership of so many, none of whom is missing."""
+    return SimpleNamespace(
+        **{"members": lambda: frozenset(range(people)), "missing": lambda: 0, "positions": frozenset} | more
+    )
+
+
+def put_clock(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    for module in (server.cohort_wait, server.sessions):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+
+def inviting(people: int) -> Callable[..., Awaitable[Any]]:
+    async def configure(round_: int, attempt: int) -> Any:
+        return SimpleNamespace(invited=frozenset(range(people)))
+
+    return configure
 
 
 @pytest.fixture
@@ -78,8 +101,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
     for entry in ROSTER.entries[:5]:
         sessions.set_ready(sessions.open(entry.identity))
     resume_s, clock, turn = 2.0, [1000.0], [0]
-    for module in (server.cohort_wait, server.sessions):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    put_clock(monkeypatch, clock)
 
     def flap() -> None:
         turn[0] += 1
@@ -91,16 +113,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
         clock[0] += 0.9
         flap()
 
-    async def configure(round_: int, attempt: int) -> Any:
-        return SimpleNamespace(invited=frozenset(range(8)))
-
-    wait = waiting(
-        membership=SimpleNamespace(members=lambda: frozenset(range(8)), missing=lambda: 0, positions=frozenset),
-        sessions=sessions,
-        resume_s=resume_s,
-        configure=configure,
-        _first=False,
-    )
+    wait = waiting(membership=members_of(8), sessions=sessions, resume_s=resume_s, configure=inviting(8), _first=False)
     monkeypatch.setattr(wait, "_changed", changed)
     flap()
     _, ready = asyncio.run(wait.gather(2, 1)) or (None, frozenset())
@@ -111,8 +124,7 @@ def test_those_who_come_and_go_in_turn_delay_a_round_once(sessions: Sessions, mo
 def test_a_later_roster_draws_who_was_sent_away(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are waited for until they are due, since ``connect_s`` may be much less; and not any longer."""
     clock = [1000.0]
-    for module in (server.cohort_wait, server.sessions):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    put_clock(monkeypatch, clock)
     for entry in ROSTER.entries:
         session = sessions.open(entry.identity)
         sessions.set_ready(session)
@@ -126,15 +138,12 @@ def test_a_later_roster_draws_who_was_sent_away(sessions: Sessions, monkeypatch:
             for entry in ROSTER.entries[:5]:
                 sessions.set_ready(sessions.open(entry.identity))
 
-    async def configure(round_: int, attempt: int) -> Any:
-        return SimpleNamespace(invited=frozenset(range(7)))
-
     wait = waiting(
         plan=SimpleNamespace(quorum=5, drawn=True),
-        membership=SimpleNamespace(members=lambda: frozenset(range(7)), missing=lambda: 0, positions=frozenset),
+        membership=members_of(7),
         sessions=sessions,
         resume_s=2.0,
-        configure=configure,
+        configure=inviting(7),
         _first=False,
     )
     monkeypatch.setattr(wait, "_changed", changed)
@@ -161,7 +170,7 @@ def test_who_is_back_from_a_rest_is_waited_for_until_it_is_ready(sessions: Sessi
 def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every line lies in the journal for good: only what is new is said at once."""
     clock, said = [1000.0], list[tuple[float, int]]()
-    monkeypatch.setattr(server.cohort_wait, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    put_clock(monkeypatch, clock)
 
     async def changed(longest_s: float) -> None:
         clock[0] += longest_s
@@ -176,7 +185,7 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
             roster=SimpleNamespace(version=1),
         ),
         sessions=SimpleNamespace(changed=asyncio.Event()),
-        enrolment_open=True,
+        enrolment_listen="127.0.0.1:0",
         emit=lambda event: said.append((clock[0], event.received)),
         use_offered=use_offered,
     )
@@ -188,26 +197,20 @@ def test_a_wait_for_enrolment_that_lasts_days_says_little(monkeypatch: pytest.Mo
 
 def test_a_wait_for_participants_says_what_has_changed(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [1000.0], list[tuple[float, int]]()
-    for module in (server.cohort_wait, server.sessions):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    put_clock(monkeypatch, clock)
 
     async def changed(_: float) -> None:
         clock[0] += 0.25
         if clock[0] in (1100.0, 1100.25):
             sessions.set_ready(sessions.open(ROSTER.entries[clock[0] == 1100.0].identity))
 
-    async def configure(round_: int, attempt: int) -> Any:
-        return SimpleNamespace(invited=frozenset(range(7)))
-
     wait = waiting(
         plan=SimpleNamespace(quorum=5, drawn=True),
-        membership=SimpleNamespace(
-            members=lambda: frozenset(range(7)), missing=lambda: 0, positions=frozenset, readmit=lambda: False
-        ),
+        membership=members_of(7, readmit=lambda: False),
         sessions=sessions,
         loop_lag=SimpleNamespace(restart=lambda: None, figures=dict),
         connect_s=200.0,
-        configure=configure,
+        configure=inviting(7),
         emit=lambda event: said.append((clock[0], event.received)),
     )
     monkeypatch.setattr(wait, "_changed", changed)

@@ -16,7 +16,7 @@ from mechanisms.plan import Plan
 from secagg.messages import UNMASKING
 from secagg.parameters import assumed_colluders
 from secagg.roster import Roster, RosterEntry
-from server.exclusions import Exclusions
+from server.exclusions import draw_consequences, restore_exclusions
 from server.journal import Journal
 from server.membership import Membership, SignedRoster, as_few_as_explain
 from tests.support.study_in_process import PARTICIPANTS, Peer, coordinator, refuses
@@ -40,7 +40,7 @@ def numbers(*people: int) -> dict[bytes, int]:
 def membership(plan: Plan, people: int) -> Membership:
     """Participants 1 to ``people``, with numbers from 100 on."""
     signed = roster_of(*range(1, people + 1))
-    found = Membership(plan, signed, bytes(32), terms=bytes(32), one_machine=False)
+    found = Membership(plan, signed, bytes(32), bytes(32), one_machine=False)
     found.use(signed, numbers(*range(1, people + 1)))
     return found
 
@@ -164,15 +164,14 @@ class Found:
 
 def after(path: Path, *attempts: Found) -> Membership:
     """A coordinator that starts, sees these attempts and stops."""
-    found, events = membership(planned(7, adversarial=0.1), 7), []
+    found = membership(planned(7, adversarial=0.1), 7)
 
     async def run() -> None:
         journal = Journal(path)
         await journal.open_study("s", b"document")
-        exclusions = Exclusions(found, journal, lambda kind, **body: events.append((kind, body)))
-        exclusions.restore()
+        restore_exclusions(found, journal)
         for one in attempts:
-            await exclusions.after(one)  # type: ignore[arg-type]
+            await draw_consequences(one, found, journal, lambda event: None)  # type: ignore[arg-type]
         journal.close()
 
     asyncio.run(run())

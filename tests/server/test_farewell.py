@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import server.cohort_wait
+import server.study
 from client.connection import open_session
-from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, identities, make_folder, refuses
+from tests.support.study_in_process import PARTICIPANTS, PATIENCE_S, Peer, coordinator, make_folder, playing, refuses
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, ROUNDS_DONE
 
@@ -22,15 +23,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def played(folder: Path, state: Path, away: int) -> None:
     """The whole study, with all but the last ``away`` participants."""
-    async with coordinator(folder, state, deadlines={"connect_s": 1.0}) as where:
-        peers = [Peer(where, identity) for identity in identities(folder)[: PARTICIPANTS - away]]
-        await asyncio.gather(*(peer.connect() for peer in peers))
-        playing = asyncio.gather(*(peer.play() for peer in peers))
+    async with (
+        coordinator(folder, state, deadlines={"connect_s": 1.0}) as where,
+        playing(where.peers()[: PARTICIPANTS - away]) as tasks,
+    ):
         where.start()
         assert (await where.finish()).reason == ROUNDS_DONE
-        assert await playing == [ROUNDS_DONE] * len(peers)
+        assert await asyncio.gather(*tasks) == [ROUNDS_DONE] * len(tasks)
         await where.study.farewell.wait()  # no connection broke: there is no wait
-        await asyncio.gather(*(peer.close() for peer in peers))
 
 
 async def heard(peer: Peer) -> str | None:
@@ -101,16 +101,15 @@ async def test_a_connection_that_breaks_at_the_end_is_waited_for(folder: Path, t
         folder, tmp_path / "state.sqlite", deadlines={"connect_s": 1.0, "resume_s": PATIENCE_S}
     ) as where:
         *peers, late = where.peers()
-        await asyncio.gather(*(peer.connect() for peer in (*peers, late)))
-        await late.close()
-        await where.wait_for("participant_lost")
-        late.session = late.channel = None
-        playing = asyncio.gather(*(peer.play() for peer in peers))
-        where.start()
-        assert (await where.finish()).reason == ROUNDS_DONE
-        waiting = asyncio.create_task(where.study.farewell.wait())
-        assert await playing == [ROUNDS_DONE] * len(peers)
-        await asyncio.gather(*(peer.close() for peer in peers))
+        await late.connect()
+        async with playing(peers) as tasks:
+            await late.close()
+            await where.wait_for("participant_lost")
+            late.session = late.channel = None
+            where.start()
+            assert (await where.finish()).reason == ROUNDS_DONE
+            waiting = asyncio.create_task(where.study.farewell.wait())
+            assert await asyncio.gather(*tasks) == [ROUNDS_DONE] * len(peers)
         await asyncio.sleep(0.05)
         assert not waiting.done()
         assert await heard(late) == ROUNDS_DONE
@@ -123,7 +122,7 @@ async def test_a_study_that_nobody_came_to_is_not_one_that_was_over(folder: Path
     async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"connect_s": 0.1}) as where:
         where.start()
         assert (await where.finish()).reason == ABORTED
-        where.study.farewell._deadlines = where.study.farewell._deadlines.model_copy(update={"connect_s": 3600.0})
+        where.study.farewell.deadlines = where.study.farewell.deadlines.model_copy(update={"connect_s": 3600.0})
         async with asyncio.timeout(PATIENCE_S):
             await where.study.farewell.wait()
 
@@ -134,34 +133,26 @@ async def test_who_comes_back_while_an_abort_is_told_hears_of_it(
     """Its turn in the broadcast may have passed, and the attempt doesn't answer any more."""
     monkeypatch.setattr(server.cohort_wait, "ARRIVAL_S", 0.0)  # two of seven never come
     async with coordinator(folder, tmp_path / "state.sqlite", deadlines={"resume_s": 3600.0}) as where:
-        peers = [Peer(where, identity) for identity in identities(folder)[:5]]
+        peers = where.peers()[:5]
         telling, told = asyncio.Event(), asyncio.Event()
 
-        async def held(_: object) -> None:
+        async def held(*_: object) -> None:
             telling.set()
             await told.wait()
 
-        where.study._exclusions.after = held  # type: ignore[method-assign]
+        monkeypatch.setattr(server.study, "draw_consequences", held)
         for peer in peers[:3]:
             peer.twists["share_keys"] = refuses(pb.REFUSAL_CODE_LOCAL_FAILURE)
-        await asyncio.gather(*(peer.connect() for peer in peers))
-        playing = [asyncio.create_task(peer.play()) for peer in peers]
-        where.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with playing(peers) as tasks, asyncio.timeout(PATIENCE_S):
+            where.start()
             await telling.wait()
-        late = peers[4]
-        playing.pop().cancel()
-        assert late.channel is not None
-        late.session = await open_session(late.channel, late.identity, "seven")
-        resume = pb.Resume(round=late.number[0], attempt=late.number[1], received=2)
-        await late.session.send(pb.ParticipantMessage(ready=pb.Ready(resume=resume)))
-        async with asyncio.timeout(PATIENCE_S):
+            late = peers[4]
+            tasks[4].cancel()
+            late.session = await open_session(late.channel, late.identity, "seven")
+            resume = pb.Resume(round=late.number[0], attempt=late.number[1], received=2)
+            await late.session.send(pb.ParticipantMessage(ready=pb.Ready(resume=resume)))
             async for message in late.session.messages():
                 if message.WhichOneof("message") == "round_end":
                     break
-        assert (message.round_end.round, message.round_end.completed) == (1, False)
-        told.set()
-        for task in playing:
-            task.cancel()
-        await asyncio.gather(*playing, return_exceptions=True)
-        await asyncio.gather(*(peer.close() for peer in peers))
+            assert (message.round_end.round, message.round_end.completed) == (1, False)
+            told.set()

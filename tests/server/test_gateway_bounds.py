@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pickle
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,12 +39,18 @@ async def named(gateway: Gateway, name: str) -> Calls:
     return [call for call in await asyncio.wait_for(gateway.said(), 5) if call[0] == name]
 
 
-async def connected() -> tuple[CallPort, CallChannel, CallChannel]:
-    """The coordinator's port, its end of a connection, and the gateway's."""
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[tuple[CallChannel, CallChannel]]:
+    """The coordinator's end of a connection, and the gateway's."""
     port = CallPort("127.0.0.1")
     invitation, joined = await port.invite()
     there = await invitation.accept()
-    return port, await joined, there
+    here = await joined
+    try:
+        yield here, there
+    finally:
+        for one in (here, there, port):
+            one.close()
 
 
 async def heard(channel: CallChannel) -> Calls:
@@ -104,7 +112,7 @@ async def test_a_participant_has_one_message_checked_however_often_it_returns() 
         gateway.phase_message(session(0), message, 9)
     while not gateway._calls[0].name:
         await asyncio.sleep(0.01)
-    assert [name for name, _ in await gateway.said()] == ["checked", "phase_message", "phase_message", "figures"]
+    assert [name for name, _ in await gateway.said()] == ["checked", "said", "said", "figures"]
 
 
 async def test_a_port_for_gateways_holds_few_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,33 +137,27 @@ async def test_a_port_for_gateways_holds_few_strangers(monkeypatch: pytest.Monke
 async def test_silence_in_the_midst_of_a_message_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire.gateway_channel, "BEAT_S", 0.05)
     monkeypatch.setattr(wire.gateway_channel, "SILENT_S", 0.2)
-    port, here, there = await connected()
-    there._beating.cancel()
-    there._writer.write(wire.gateway_channel._HEADER.pack(1000, 0) + bytes(10))
-    with pytest.raises(TimeoutError, match="silent"):
-        await asyncio.wait_for(heard(here), 5)
-    for channel in (here, there):
-        channel.close()
-    port.close()
+    async with connected() as (here, there):
+        there._beating.cancel()
+        there._writer.write(wire.gateway_channel._HEADER.pack(1000, 0) + bytes(10))
+        with pytest.raises(TimeoutError, match="silent"):
+            await asyncio.wait_for(heard(here), 5)
 
 
 async def test_large_parts_of_calls_travel_once_and_uncopied(monkeypatch: pytest.MonkeyPatch) -> None:
-    port, here, there = await connected()
     large, small = os.urandom(600_000), b"small"
     values, table = np.arange(5000, dtype=np.uint32), np.arange(6.0).reshape(2, 3)
     sent: list[Any] = []
-    write = there._writer.writelines
-    monkeypatch.setattr(there._writer, "writelines", lambda parts: (sent.extend(parts), write(parts)))
-    there.send([("first", (large, values)), ("second", (large, table, small))])
-    (first, (one, found)), (second, (other, matrix, little)) = await heard(here)
+    async with connected() as (here, there):
+        write = there._writer.writelines
+        monkeypatch.setattr(there._writer, "writelines", lambda parts: (sent.extend(parts), write(parts)))
+        there.send([("first", (large, values)), ("second", (large, table, small))])
+        (first, (one, found)), (second, (other, matrix, little)) = await heard(here)
     assert (first, second, one, little) == ("first", "second", large, small)
     assert other is one
     assert sum(part is large for part in sent) == 1
     np.testing.assert_array_equal(found, values, strict=True)
     np.testing.assert_array_equal(matrix, table, strict=True)
-    for channel in (here, there):
-        channel.close()
-    port.close()
 
 
 async def test_an_ended_session_counts_as_unread_until_its_gateway_says_otherwise() -> None:
@@ -175,7 +177,7 @@ async def test_gateways_that_start_one_by_one_share_the_credits() -> None:
     links: list[Any] = []
     given: list[int] = []
     attempt: Any = SimpleNamespace(config=make_config(3), grant_credit=None, upload_failed=None)
-    uploads = UploadsAtGateways(1, attempt, 64, lambda who: None, lambda who, sum_: None, lambda: links, 4)
+    uploads = UploadsAtGateways(1, attempt, 64, lambda: links, 4)
     for _ in range(4):
         links.append(SimpleNamespace(call=lambda *call: given.append(call[-1])))
         uploads.begin(links[-1])

@@ -180,7 +180,7 @@ async def test_one_that_starts_later_has_the_roster_in_use(
         monkeypatch.setattr(type(where.study), "roster", property(lambda _: later))
         where.gateways[0].kill()
         await until(lambda: len(where.gateways) == 3 and hasattr(where.gateways[2], "address"))
-        assert where.gateways[2].gateway.roster.version == later.version
+        assert where.gateways[2].gateway.sessions.roster.version == later.version
 
 
 async def test_a_vector_may_be_expected_here_again(study_folder: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ async def test_a_vector_may_be_expected_here_again(study_folder: Path, tmp_path:
     async with coordinator(study_folder, tmp_path / "state.sqlite", gateways=1) as where:
         gateway = where.gateways[0].gateway
         parameters = round_parameters(where.study.terms.plan)
-        offer, forget = ("offer", (1, 3, bytes(32), bytes(64))), ("forget", (1, 3))
+        offer, forget = (("vectors", (1, *call)) for call in (("offer", 3, bytes(32), bytes(64)), ("forget", 3)))
         await gateway.hear([("begin_attempt", (1, parameters, 4)), offer, forget, offer])
         calls = await gateway.said()
-        assert [name for name, _ in calls if name == "granted"] == ["granted"] * 2
+        assert [arguments[:3] for name, arguments in calls if name == "vector"] == [(1, 3, "grant_credit")] * 2

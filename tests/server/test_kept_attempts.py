@@ -27,9 +27,7 @@ async def cut_off(where: Coordinator, phase: str) -> None:
     async with playing(where.peers()):
         where.start()
         await where.wait_for("phase_started", round=1, phase=phase)
-        assert where.running is not None
-        where.running.cancel()
-        await asyncio.gather(where.running, return_exceptions=True)
+        await where.stop()
 
 
 def outcomes(journal: Journal) -> Outcomes:
@@ -167,9 +165,7 @@ async def test_late_signatures_stay_on_record_while_they_are_played_again(
             for peer, signature in said:
                 await peer.session.send(signature)
             await until(lambda: members() == [[5, 6]])
-            assert where.running is not None
-            where.running.cancel()
-            await asyncio.gather(where.running, return_exceptions=True)
+            await where.stop()
     seen: list[list[int]] = []
 
     async def look(self: AttemptRecord, phase: str, who: Any) -> None:
@@ -197,14 +193,9 @@ async def test_a_session_that_ends_while_the_attempt_is_written_down_is_heard_of
                 await where.wait_for("participant_lost")
 
         monkeypatch.setattr(where.journal, "begin_attempt", slow)
-        await asyncio.gather(*(peer.connect() for peer in peers))
-        playing = [asyncio.create_task(peer.play()) for peer in peers]
-        where.start()
-        completed = await where.wait_for("round_completed", round=1)
-        assert (completed["u1"], completed["dropouts"]) == (6, 1)
-        assert completed["phase_seconds"]["AdvertiseKeys"] < 10
-        assert [one["reason"] for one in where.of("participant_dropped")] == ["connection closed"]
-        for task in playing:
-            task.cancel()
-        await asyncio.gather(*playing, return_exceptions=True)
-        await asyncio.gather(*(peer.close() for peer in peers[1:]))
+        async with playing(peers):
+            where.start()
+            completed = await where.wait_for("round_completed", round=1)
+            assert (completed["u1"], completed["dropouts"]) == (6, 1)
+            assert completed["phase_seconds"]["AdvertiseKeys"] < 10
+            assert [one["reason"] for one in where.of("participant_dropped")] == ["connection closed"]

@@ -7,11 +7,12 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import server.workers
+import server.sessions
 from secagg import server_phases
 from server.attempt import outgoing
 from server.attempt.outgoing import AT_ONCE, Outgoing
@@ -40,7 +41,7 @@ async def test_the_core_has_one_thread(study_folder: Path, tmp_path: Path, monke
         for name in ("__init__", *CALLS):
             if name in vars(kind) or name == "close":
                 watch(monkeypatch, kind, name, seen, f"{phase}.{name}")
-    watch(monkeypatch, server.workers, "check_proof", seen, "check_proof")
+    watch(monkeypatch, server.sessions, "verify_signature", seen, "check_proof")
     watch(monkeypatch, codec.NeighbourSharesWriter, "write", seen, "neighbour_shares")
     watch(monkeypatch, codec.CohortKeysWriter, "write", seen, "cohort_keys")
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
@@ -60,17 +61,8 @@ class Recorder:
         self.sent: list[tuple[int, bytes]] = []
 
     def get(self, participant: int) -> Any:
-        return None if participant == 3 else _Session(participant, self.sent.append)
-
-
-class _Session:
-    far = None
-
-    def __init__(self, participant: int, note: Callable[[tuple[int, bytes]], None]) -> None:
-        self.participant, self._note = participant, note
-
-    def send(self, message: bytes) -> None:
-        self._note((self.participant, message))
+        session = SimpleNamespace(far=None, send=lambda message: self.sent.append((participant, message)))
+        return None if participant == 3 else session
 
 
 async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:

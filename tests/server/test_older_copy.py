@@ -28,29 +28,28 @@ def joined(round_: int) -> Any:
     return refuse
 
 
-async def test_most_participants_are_ahead(study_folder: Path, tmp_path: Path) -> None:
-    async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        peers = where.peers({who: {"advertise_keys": joined(9 - (who == 0))} for who in range(3)})
-        with pytest.raises(Failure, match="answered round 8, and this copy of the study ends with round 0") as told:
-            await where.play(peers)
-        assert told.value.code == ExitCode.LEDGER
-        assert where.of("survivors_frozen") == []  # nothing was charged
-        assert [(one["reason"], one["failed"]) for one in where.of("study_finished")] == [("stopped", True)]
-
-
 def joined_before(peer: Peer, content: Any) -> Iterable[pb.ParticipantMessage]:
     """What participants say that have answered the first attempt already, to a coordinator that lost that alone."""
     return joined(1)(peer, content) if peer.number == (1, 1) else [peer.wrap(advertise_keys=content)]
 
 
-async def test_a_copy_that_lacks_one_attempt(study_folder: Path, tmp_path: Path) -> None:
-    """It begins that one again. The next would be answered, and the charge of the lost one be missing for good."""
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [
+        pytest.param([joined(8), joined(9), joined(9)], 8, id="most participants are ahead"),
+        # It begins that one again. The next would be answered, and the charge of the lost one be missing for good.
+        pytest.param([joined_before] * PARTICIPANTS, 1, id="it lacks one attempt"),
+    ],
+)
+async def test_a_copy_that_lacks_something(study_folder: Path, tmp_path: Path, said: list[Any], answered: int) -> None:
     async with coordinator(study_folder, tmp_path / "state.sqlite") as where:
-        peers = where.peers({who: {"advertise_keys": joined_before} for who in range(PARTICIPANTS)})
-        with pytest.raises(Failure, match="answered round 1, and this copy of the study ends with round 0") as told:
+        peers = where.peers({who: {"advertise_keys": one} for who, one in enumerate(said)})
+        told = f"answered round {answered}, and this copy of the study ends with round 0"
+        with pytest.raises(Failure, match=told) as refused:
             await where.play(peers)
-        assert told.value.code == ExitCode.LEDGER
-        assert where.of("survivors_frozen") == []
+        assert refused.value.code == ExitCode.LEDGER
+        assert where.of("survivors_frozen") == []  # nothing was charged
+        assert [(one["reason"], one["failed"]) for one in where.of("study_finished")] == [("stopped", True)]
 
 
 class Further(Peer):

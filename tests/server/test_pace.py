@@ -20,9 +20,12 @@ def completed(round_: int, seconds: float) -> RoundCompleted:
     return RoundCompleted(round=round_, attempt=1, phase_seconds=dict.fromkeys(PHASES, seconds))
 
 
-def pace(*, adaptive: bool = False, plan: Any = None, membership: Any = None) -> Pace:
-    where = membership or SimpleNamespace(roster=(), signed=SimpleNamespace(draws=None))
-    return Pace(plan or SimpleNamespace(), where, DeadlineTable(adaptive=adaptive), 0.0)
+def pace(*, adaptive: bool = False, pause_s: float = 0.0, roster: str = "", **plan: int) -> Pace:
+    """Of a study whose plan says so and whose cohorts are drawn, if it has a roster."""
+    draws = SimpleNamespace(ticket=lambda round_, epochs: None) if roster else None
+    membership: Any = SimpleNamespace(roster=tuple(roster), signed=SimpleNamespace(draws=draws))
+    drawn: Any = SimpleNamespace(**plan, epoch_rounds=1)
+    return Pace(drawn, membership, DeadlineTable(adaptive=adaptive), pause_s)
 
 
 def test_deadlines_follow_the_slowest_of_the_last_rounds() -> None:
@@ -58,10 +61,7 @@ def test_a_pause_is_for_everybody_and_a_short_one_for_nobody() -> None:
 def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rounds of two participants each, of six."""
     monkeypatch.setattr(server.pace, "winners", lambda _, round_, *more: frozenset({2 * round_ - 2, 2 * round_ - 1}))
-    roster = ("a", "b", "c", "d", "e", "f")
-    draws = SimpleNamespace(ticket=lambda round_, epochs: None)
-    membership = SimpleNamespace(roster=roster, signed=SimpleNamespace(draws=draws))
-    one = pace(plan=SimpleNamespace(clients=2, rounds=3, epoch_rounds=1), membership=membership)
+    one = pace(roster="abcdef", clients=2, rounds=3)
     assert one.rest_s(4, 2) == 0.0  # before the cohorts are known
     one.look_ahead(1)
     assert one.rest_s(2, 2) == 0.0  # in the next round, which may begin at any moment
@@ -72,18 +72,14 @@ def test_who_is_drawn_later_rests_until_then(monkeypatch: pytest.MonkeyPatch) ->
     assert one.rest_s(0, 2) == EARLY * 2 * 40.0  # in none any more: until the end
     assert one.rest_s(4, 2, 50.0) == EARLY * (50.0 + 40.0)
     assert one.rest_s(4, 9) == 0.0
-    membership.roster = (*roster, "g")  # a later version draws other cohorts
+    cast(Any, one._membership).roster = tuple("abcdefg")  # a later version draws other cohorts
     assert one.rest_s(4, 2) == 0.0
 
 
 def test_before_the_first_round_is_over_rests_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of the time that a round takes: ten thousand that all stay would take gigabytes."""
     monkeypatch.setattr(server.pace, "winners", lambda _, round_, *more: frozenset({round_}))
-    membership = SimpleNamespace(
-        roster=("a", "b"), signed=SimpleNamespace(draws=SimpleNamespace(ticket=lambda round_, epochs: None))
-    )
-    plan = SimpleNamespace(clients=1, rounds=200, epoch_rounds=1)
-    one = Pace(cast(Any, plan), cast(Any, membership), DeadlineTable(), pause_s=5.0)
+    one = pace(roster="ab", clients=1, rounds=200, pause_s=5.0)
     one.look_ahead(1)
     assert one.rest_s(1, 1) == one.rest_s(5, 1) == 0.0
     assert one.rest_s(10, 1) == pytest.approx(EARLY * 9 * (UNKNOWN_ROUND_S + 5.0))

@@ -17,15 +17,11 @@ from client.connection import CHANNEL_OPTIONS, open_session
 from secagg.messages import Messages
 from secagg.roster import Roster, RosterEntry
 from server import service
-from server.attempt.attempt import Attempt
-from server.attempt.inbox import Inbox
 from server.attempt.outgoing import Outgoing
 from server.attempt.reconnection_slots import MOST_RETURNS, MOST_UNREAD, ReconnectionSlots
 from server.attempt.returns import MOST_PROOFS, Returns
-from server.attempt.uploads import MOST_STREAMS, BrokenUpload, UnexpectedUpload, UploadRefused, Uploads
 from server.session_port import SERVER_OPTIONS
 from server.sessions import Session, Sessions
-from tests.support.attempts_in_memory import make_config
 from tests.support.study_in_process import (
     PARTICIPANTS,
     Coordinator,
@@ -251,9 +247,8 @@ def test_few_proofs_are_held() -> None:
     returns, told = Returns(), list[bytes]()
     for number in range(1, MOST_PROOFS + 2):
         proof = frozenset({bytes([number])}), bytes([number])
-        attempt: Any = SimpleNamespace(proof=proof, config=SimpleNamespace(round=number, attempt=1))
-        returns.after(attempt, completed=False)
-        returns.after(attempt, completed=True)
+        attempt: Any = SimpleNamespace(proof=proof)
+        returns.after(attempt)
     for identity in (1, 2, MOST_PROOFS + 1, MOST_PROOFS + 2):
         session: Any = SimpleNamespace(identity=bytes([identity]), send=told.append)
         returns.prove(session, None)
@@ -302,31 +297,6 @@ async def test_a_place_is_kept_for_its_session_and_its_time() -> None:
     at_once = ReconnectionSlots({1: first}, 0.0, lambda who, why: lost.append((who, why)))
     at_once.away(first, "the naive way")
     assert lost[1:] == [(1, "the naive way")]
-
-
-async def test_back_before_the_old_upload_is_known_to_have_ended() -> None:
-    """The end of its old stream is noticed while its turn is yet to come, and its place isn't up for it."""
-    attempt: Any = object.__new__(Attempt)  # without the study around it
-    attempt._inbox, attempt._alive = Inbox(make_config(3).parameters), {1}
-    old, new, never = session_of(1), session_of(1), asyncio.Event()
-    attempt._slots = places = ReconnectionSlots({1: old}, 0.05, attempt.lost)
-    attempt._uploads = made = Uploads(SIZE, 1, lambda _: None, attempt.upload_failed)
-    made.offer(1, bytes(32), bytes(64))
-    first = asyncio.create_task(attempt.upload(old, chunks(b"a" * 500, never.wait)))
-    await asyncio.sleep(0.01)
-    attempt.away(old, "replaced by a newer connection", keep=True)
-    assert attempt.returned(new, pb.Resume(round=1, attempt=1, received=3))
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
-    _, back = await attempt._inbox.get()
-    assert places.back(back.session)
-    assert made.again(1) == 500
-    second = asyncio.create_task(attempt.upload(new, chunks(b"a" * 400, never.wait)))
-    await asyncio.sleep(0.2)
-    assert not attempt._inbox._queue  # it wasn't reported as lost
-    second.cancel()  # this one does break
-    await asyncio.gather(second, return_exceptions=True)
-    assert (await attempt._inbox.get())[1].reason == "upload failed: connection closed"
 
 
 class Unread:
@@ -420,98 +390,6 @@ async def test_nothing_that_was_sent_is_kept() -> None:
     assert not outgoing._owed
 
 
-# ---------------------------------------------------------------- uploads that break off
-
-SIZE = 1000
-
-
-def uploads() -> tuple[Uploads, list[int]]:
-    granted: list[int] = []
-    made = Uploads(SIZE, 1, granted.append, lambda who, why: None)
-    made.offer(0, bytes(32), bytes(64))
-    return made, granted
-
-
-async def chunks(data: bytes, then: Callable[[], Awaitable[Any]] | None = None) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), 100):
-        yield frame(data[at : at + 100])
-    if then is not None:
-        await then()
-
-
-async def test_an_upload_goes_on_where_it_broke_off() -> None:
-    vector = bytes(range(250)) * 4
-    made, granted = uploads()
-    with pytest.raises(BrokenUpload):
-        await made.stage(0, chunks(vector[:300]))
-    assert made.broken(0)
-    assert made.again(0) == 300
-    assert not made.broken(0)
-    # A stream of the connection before, which this end still takes for alive, is overtaken and adds nothing.
-    old = asyncio.create_task(made.stage(0, chunks(vector[300:500], asyncio.Event().wait)))
-    await asyncio.sleep(0.01)
-    assert made.again(0) == 500
-    _, staged = await made.stage(0, chunks(vector[500:]))
-    assert staged == vector
-    with pytest.raises(UnexpectedUpload):
-        await old
-    assert not made.broken(0)
-    assert made.complete(0)
-    assert made.again(0) is None
-    assert granted == [0]
-
-
-async def waiting(chunks: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
-    while True:
-        yield frame(await chunks.get())
-
-
-@pytest.mark.parametrize("end", ["a chunk that was here already", "a call that gRPC cancels"])
-async def test_a_stream_that_ends_before_it_is_hurried_leaves_nothing_behind(end: str) -> None:
-    """Else a second return, or a leave, would end the coordinator: the stream's clock has stopped by then."""
-    made, _ = uploads()
-    arriving = asyncio.Queue[bytes]()
-    old = asyncio.create_task(made.stage(0, waiting(arriving)))
-    arriving.put_nowait(bytes(100))
-    await asyncio.sleep(0.01)
-    if end == "a call that gRPC cancels":
-        old.cancel()
-    else:
-        arriving.put_nowait(bytes(100))
-    assert made.again(0) == 100
-    await asyncio.gather(old, return_exceptions=True)
-    assert made.again(0) == 100
-    made.forget(0)
-    made.close()
-
-
-async def test_who_left_is_read_no_further() -> None:
-    """Its credit is another's by now, and credits are what bounds the memory for vectors."""
-    made, granted = uploads()
-    made.offer(1, bytes(32), bytes(64))
-    arriving = asyncio.Queue[bytes]()
-    reading = asyncio.create_task(made.stage(0, waiting(arriving)))
-    arriving.put_nowait(bytes(100))
-    await asyncio.sleep(0.01)
-    arriving.put_nowait(bytes(100))  # it is here before the hurry
-    made.forget(0)
-    assert granted == [0, 1]
-    with pytest.raises(UploadRefused, match="left the attempt"):
-        await reading
-
-
-async def test_an_upload_is_not_begun_for_ever() -> None:
-    made, _ = uploads()
-    for _ in range(MOST_STREAMS):
-        with pytest.raises(BrokenUpload):
-            await made.stage(0, chunks(b"a"))
-        assert made.again(0) is not None
-    with pytest.raises(UploadRefused, match="begun more than"):
-        await made.stage(0, chunks(b"a"))
-    made.forget(0)
-    assert made._offers[0].staged == b""  # nothing is held without a credit
-
-
 # ---------------------------------------------------------------- pauses, and pings
 
 
@@ -522,13 +400,12 @@ async def test_a_pause_between_rounds(tmp_path: Path) -> None:
         ended = (await where.wait_for("round_completed", round=1))["at"]
         assert (await where.wait_for("attempt_started", round=2))["at"] >= ended + 0.3
         assert len(where.study.sessions) == PARTICIPANTS
-        where.study._cohort_wait.pause_s = KEPT_S
+        where.study._pace.pause_s = KEPT_S
         told = await where.wait_for("pausing", round=2)
         assert told["left_s"] == KEPT_S
+        await where.stop()
         assert where.running is not None
-        where.running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await where.running
+        assert where.running.cancelled()
     assert where.of("participant_dropped") == []
     assert where.of("pausing", round=3) == []
 

@@ -55,12 +55,12 @@ async def test_a_stop_waits_for_a_sum_that_is_open(
         async with playing(where.peers()):
             where.start()
             assert await asyncio.to_thread(reached.wait, PATIENCE_S)
-            assert where.running is not None
-            where.running.cancel()
+            stopping = asyncio.create_task(where.stop())
             await asyncio.sleep(0)
             released.set()
-            with pytest.raises(asyncio.CancelledError):
-                await where.finish()
+            await stopping
+            assert where.running is not None
+            assert where.running.cancelled()
     [finished] = where.of("study_finished")
     assert not finished["failed"]
     assert (finished["reason"], finished["rounds_completed"]) == (STOPPED, 1)
@@ -106,9 +106,7 @@ async def test_who_was_sent_away_is_waited_for_after_a_restart(tmp_path: Path) -
                 await until(lambda one=peer: one.heard("rest"))  # type: ignore[misc]
                 await peer.session.send(pb.ParticipantMessage(leaving=pb.Leaving(resting=True)))
             await until(lambda: len(where.of("participant_lost", reason=RESTING)) == 6)
-            assert where.running is not None
-            where.running.cancel()
-            await asyncio.gather(where.running, return_exceptions=True)
+            await where.stop()
     async with coordinator(folder, state) as where:
         sessions = where.study.sessions
         assert sessions.resting() == frozenset(range(6))

@@ -140,6 +140,12 @@ class Coordinator:
         async with asyncio.timeout(PATIENCE_S):
             return await self.running
 
+    async def stop(self) -> None:
+        """End the study's rounds as a request to stop does, if they run."""
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.gather(self.running, return_exceptions=True)
+
     def peers(self, twists: Mapping[int, dict[str, Twist]] | None = None) -> list[Peer]:
         """A peer for each participant, with the twists of its position."""
         return [Peer(self, key, (twists or {}).get(at, {})) for at, key in enumerate(identities(self.folder))]
@@ -204,9 +210,7 @@ async def coordinator(
     try:
         yield one
     finally:
-        if one.running is not None:
-            one.running.cancel()
-            await asyncio.gather(one.running, return_exceptions=True)
+        await one.stop()
         await (grpc_server.stop(2.0) if several is None else several.stop())
         study.close()
         journal.close()
