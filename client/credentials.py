@@ -6,6 +6,7 @@ so after a crash at any moment there is a matching pair, old or new. The pair th
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from runtime.durable import replace_durably
+from runtime.failure import InputFailure
 from runtime.key_files import KeyFileError, read_key_file
 from runtime.text import minute
 from secagg.keys import IdentityKey
@@ -23,6 +25,7 @@ from wire.certificates import UNREADABLE, CertificateError, read_ed25519_key
 RENEWED_FILE: Final = "renewed.pem"
 LARGEST_CHAIN: Final = 64 * 1024
 RENEW_AT: Final = 1 / 3  # of the validity that is left
+SOON_S: Final = 14 * 86_400.0  # before its end, `sordino doctor` warns of one that isn't renewed
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,29 @@ def _pair(chain: bytes, key: bytes, path: Path) -> ClientCertificate:
 
 def _public(key: object) -> bytes:
     return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))  # type: ignore[attr-defined]
+
+
+def valid_until(pair: ClientCertificate, ca: Path, remedy: str, *, soon: bool = True) -> str:
+    """Until when a certificate holds. Raises InputFailure: not now, or not for long, or another authority signed it."""
+    leaf, *_ = x509.load_pem_x509_certificates(pair.chain)
+    if not any(_issued(leaf, one) for one in x509.load_pem_x509_certificates(ca.read_bytes())):
+        raise InputFailure(f"{pair.path} wasn't signed by the TLS authority in {ca}: copy both from one place.")
+    now = time.time()
+    says = f"this machine's clock says {minute(now)}"
+    if now < pair.not_before:
+        raise InputFailure(f"{pair.path} is valid from {minute(pair.not_before)} on, and {says}: set the clock.")
+    if now >= pair.not_after or (soon and now + SOON_S >= pair.not_after):
+        ends = "expired" if now >= pair.not_after else "expires"
+        raise InputFailure(f"{pair.path} {ends} on {minute(pair.not_after)} ({says}): {remedy}.")
+    return f"valid until {minute(pair.not_after)}"
+
+
+def _issued(leaf: object, authority: object) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)  # type: ignore[attr-defined]
+    except Exception:  # a wrong name, key or signature: three types
+        return False
+    return True
 
 
 def load_identity(path: Path) -> IdentityKey:

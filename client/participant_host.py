@@ -15,7 +15,6 @@ from typing import Any, Final
 import grpc
 import structlog
 
-from client.absence import Absence
 from client.behaviour import HONEST, Behaviour
 from client.conditions import Gate, Left, Machine, NotNow
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, open_session
@@ -32,6 +31,7 @@ from client.study_terms import SharedRoster, StudyAcceptance, StudyTerms
 from client.training import LocalTraining, failure_summary
 from client.unreachable import (
     ANSWERED,
+    Absence,
     Trouble,
     WebProxy,
     is_connected,

@@ -183,22 +183,22 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
     policy, policy_file = (None, None) if options.policy_file is None else checks.read_policy(options.policy_file)
     data_table, held_here = data.tables()
-    text = host_toml(
-        _HEADER,
-        name=host,
-        study=study,
-        task=document.task,
-        task_options=document.task_options,
-        authority_public_key=seen.card.authority_public.hex(),
-        sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
-        address=seen.card.address,
-        enrolment=options.address,
-        give_up_s=0.0,  # its owner stops it, or the study's end does
-        policy=checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
-        data=data_table,
-        participants=[{"key": str(folder.IDENTITY_FILE), **held_here}],
-        ledger="ledger.sqlite" if options.ledger is None else str(options.ledger.absolute()),
-    )
+    tables = {
+        "host": {"name": host, **({} if options.ledger is None else {"ledger": options.ledger.absolute()})},
+        "study": {
+            "name": study,
+            "task": document.task,
+            "authority_public_key": seen.card.authority_public.hex(),
+            "sha256": seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
+        },
+        # Without a limit: its owner stops it, or the study's end does.
+        "coordinator": {"address": seen.card.address, "enrolment": options.address, "give_up_s": 0.0},
+        "policy": checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
+        "task": document.task_options,
+        "data": data_table,
+        "participants": [{"key": str(folder.IDENTITY_FILE), **held_here}],
+    }
+    text = host_toml(_HEADER, tables)
     checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
     lines = describe_study(
         seen,

@@ -9,7 +9,7 @@ import pytest
 
 from client.host_file import load
 from client.policy_file import PolicyTable, load_policy
-from client.settings import HostSettings, Window, parse_window
+from client.settings import HostSettings, parse_window
 from runtime.settings_file import ConfigurationError
 from tests.client.conftest import LEAST
 
@@ -196,7 +196,7 @@ def test_mistakes_in_host_toml(home: Path, table: str, told: str) -> None:
 
 
 def test_windows() -> None:
-    assert parse_window("22:00-06:00") == Window(22 * 60, 6 * 60)
+    assert parse_window("22:00-06:00") == (22 * 60, 6 * 60)
     assert parse_window("22:00-00:00") == parse_window("22:00-24:00")
     wrong = ["2:00-6:00", "22:00 - 06:00", "22:60-23:00", "24:00-24:00", "24:00-06:00", "00:00-24:01"]
     for bad in (*wrong, "\u0662\u0662:00-06:00"):

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-import client.absence
 import client.behaviour
 import client.connection
 import client.participant_host
+import client.unreachable
 import server.sessions
 from client.behaviour import Behaviour, Encoding, Words
 from client.connection import Channels
@@ -455,7 +455,7 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Channels, "cut", counted)
     clock = SimpleNamespace(monotonic=lambda: sum(waits), time=time.time, perf_counter=time.perf_counter)
     monkeypatch.setattr(client.participant_host, "time", clock)
-    monkeypatch.setattr(client.absence, "time", clock)
+    monkeypatch.setattr(client.unreachable, "time", clock)
     journal = tmp_path / "journal.sqlite"
 
     with capture_logs() as logs:
