@@ -41,22 +41,28 @@ class ClientCertificate:
 
     def check_time(self, now: float) -> None:
         """Raises CertificateError where it isn't valid yet, or no longer, by this machine's clock; with both times."""
-        if now < self.not_before:
-            raise CertificateError(
-                f"the certificate {self.path} is valid from {minute(self.not_before)} on, and this machine's clock "
-                f"says {minute(now)}: the clock may be wrong, set it"
-            )
-        if now >= self.not_after:
-            raise CertificateError(
-                f"the certificate {self.path} expired on {minute(self.not_after)} (this machine's clock says "
-                f"{minute(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
-                "again into a new folder, with --ledger and the old folder's ledger.sqlite: the new identity continues "
-                "with the same budget"
-            )
+        remedy = (
+            "ask the study's authority for a new join code and join again into a new folder, with --ledger and the old "
+            "folder's ledger.sqlite: the new identity continues with the same budget"
+        )
+        check_validity(str(self.path), self.not_before, self.not_after, now, remedy)
 
     def renew_at(self) -> float:
         """When a third of its validity is left."""
         return self.not_after - (self.not_after - self.not_before) * RENEW_AT
+
+
+def check_validity(which: str, begins: float, ends: float, now: float, remedy: str) -> None:
+    """As `ClientCertificate.check_time`, of any certificate; ``remedy``: what to do about one that has expired."""
+    says = f"this machine's clock says {minute(now)}"
+    if now < begins:
+        raise CertificateError(
+            f"the certificate {which} is valid from {minute(begins)} on, and {says}: the clock may be wrong, set it"
+        )
+    if now >= ends:
+        raise CertificateError(
+            f"the certificate {which} expired on {minute(ends)} ({says}): unless the clock is wrong, {remedy}"
+        )
 
 
 def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
@@ -140,12 +146,9 @@ def valid_until(pair: ClientCertificate, ca: Path, remedy: str, *, soon: bool = 
     if not any(_issued(leaf, one) for one in x509.load_pem_x509_certificates(ca.read_bytes())):
         raise InputFailure(f"{pair.path} wasn't signed by the TLS authority in {ca}: copy both from one place.")
     now = time.time()
-    says = f"this machine's clock says {minute(now)}"
-    if now < pair.not_before:
-        raise InputFailure(f"{pair.path} is valid from {minute(pair.not_before)} on, and {says}: set the clock.")
-    if now >= pair.not_after or (soon and now + SOON_S >= pair.not_after):
-        ends = "expired" if now >= pair.not_after else "expires"
-        raise InputFailure(f"{pair.path} {ends} on {minute(pair.not_after)} ({says}): {remedy}.")
+    check_validity(str(pair.path), pair.not_before, pair.not_after, now, remedy)
+    if soon and now + SOON_S >= pair.not_after:
+        raise InputFailure(f"{pair.path} expires on {minute(pair.not_after)}: {remedy}.")
     return f"valid until {minute(pair.not_after)}"
 
 

@@ -45,7 +45,7 @@ from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
 from wire.certificates import identity_uri, new_key, private_pem
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
-from wire.join_code import InvalidCode, JoinCode, fingerprint, show_fingerprint
+from wire.join_code import InvalidCode, JoinCode, fingerprint
 
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
@@ -200,18 +200,7 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
     }
     text = host_toml(_HEADER, tables)
     checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
-    lines = describe_study(
-        seen,
-        fingerprint=show_fingerprint(code.fingerprint),
-        home=place,
-        host=host,
-        host_chosen=options.name is not None,
-        data=data,
-        part_chosen=options.part is not None,
-        ledger=options.ledger,
-        held=own,
-        width=terminal_width() - 2,
-    )
+    lines = describe_study(seen, options, home=place, host=host, data=data, held=own, width=terminal_width() - 2)
     for line in (*lines, ""):
         say(line)
     if options.data is not None and own is not None:
@@ -226,17 +215,16 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         request = EnrolmentRequest("join", study, identity.public, host, make_csr(tls_key), time.time(), code.code_id)
     except InvalidRequest as error:
         raise InputFailure(f"{error}: change --name.") from None
-    made = folder.make_home(
-        place,
-        host_toml=text,
-        policy_file=policy_file,
-        ca=seen.card.tls_ca,
-        card=_card_note(seen),
-        terms=document.to_bytes(),
-        request=make_request(request, identity, code),
-        identity_key=private_pem(private),
-        tls_key=private_pem(tls_key),
-    )
+    public: dict[str | Path, bytes] = {
+        folder.HOST_FILE: text.encode(),
+        "ca.pem": seen.card.tls_ca,
+        folder.CARD_FILE: _card_note(seen),
+        folder.TERMS_FILE: document.to_bytes(),
+        folder.REQUEST_FILE: make_request(request, identity, code),
+        **({} if policy_file is None else {folder.POLICY_FILE: policy_file}),
+    }
+    secret = {folder.IDENTITY_FILE: private_pem(private), folder.TLS_KEY_FILE: private_pem(tls_key)}
+    made = folder.make_home(place, public, secret)
     options.kept()
     return made
 

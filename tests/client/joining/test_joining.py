@@ -555,8 +555,8 @@ def described(authority: Authority, study: StudyDocument, width: int) -> tuple[L
     newest = NewestRoster(STUDY, 1, bytes(32), bytes(32), 0, 0)
     seen = Look(card, study, bytes(32), newest, None)
     data = DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3)
-    shown = {"fingerprint": "", "home": Path("home"), "host": "laptop", "host_chosen": True}
-    return seen, describe_study(seen, data=data, part_chosen=True, ledger=None, width=width, **shown)
+    chosen = JoinOptions(name="laptop", part=4)
+    return seen, describe_study(seen, chosen, home=Path("home"), host="laptop", data=data, held=None, width=width)
 
 
 def test_the_description_of_a_lottery(authority: Authority) -> None:
