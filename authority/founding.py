@@ -95,14 +95,13 @@ def write_roster(folder: AuthorityFolder, store: AuthorityStore, place: Path, no
         raise AuthorityError(f"{store.path} has signed no roster: the folder isn't whole, restore it")
     package = made[0]
     place.mkdir(parents=True, exist_ok=True)
-    written = [place / HISTORY_FILE, place / NEWEST_FILE, place / ROSTER_FILE]
+    files = {HISTORY_FILE: package.history_file, NEWEST_FILE: package.newest_file, ROSTER_FILE: package.roster_file}
     if package.lottery_file is not None:
-        # The seeds reveal who is drawn for the coming rounds: they stay 0600, for the coordinator only.
-        replace_durably(place / LOTTERY_FILE, package.lottery_file)
-    for file, content in zip(written, (package.history_file, package.newest_file, package.roster_file), strict=True):
-        replace_durably(file, content)
-        file.chmod(0o644)
-    return [*([] if package.lottery_file is None else [place / LOTTERY_FILE]), *written]
+        files = {LOTTERY_FILE: package.lottery_file, **files}
+    for name, content in files.items():
+        # The seeds reveal who is drawn for the coming rounds: they are for the coordinator only.
+        replace_durably(place / name, content, mode=0o600 if name == LOTTERY_FILE else 0o644)
+    return [place / name for name in files]
 
 
 @dataclass(frozen=True)

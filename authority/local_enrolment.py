@@ -21,7 +21,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -205,18 +205,6 @@ class LocalEnrolmentSocket:
         except (AuthorityError, StorageError):
             return  # the code expires
         self._tell({"taken_back": code.code_id.hex()})
-
-
-@contextlib.contextmanager
-def open_local_enrolment(
-    folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
-) -> Iterator[LocalEnrolmentSocket | None]:
-    """A local enrolment socket until the block ends; None without a path. Raises as `LocalEnrolmentSocket`."""
-    if path is None:
-        yield None
-        return
-    with contextlib.closing(LocalEnrolmentSocket(folder, path, tell, places=places)) as opened:
-        yield opened
 
 
 def _listen(path: Path) -> socket.socket:

@@ -41,7 +41,7 @@ def begin(
     listed = tuple(sorted(entries, key=lambda entry: entry.identity))
     if terms is not None:
         accept_terms(folder, store, terms, now)
-    _close(folder, store, None, 1, listed, now, random_bytes, members)
+    _close(folder, store, None, listed, now, random_bytes, members)
 
 
 def accept_terms(folder: AuthorityFolder, store: AuthorityStore, document: bytes, now: float) -> None:
@@ -109,7 +109,7 @@ def sign_next(
         if answers:
             store.write(*answers)
         return None
-    _close(folder, store, last, version, entries, now, random_bytes, answers)
+    _close(folder, store, last, entries, now, random_bytes, answers)
     return store.newest()
 
 
@@ -172,17 +172,17 @@ def _close(
     folder: AuthorityFolder,
     store: AuthorityStore,
     last: Roster | None,
-    version: int,
     entries: tuple[RosterEntry, ...],
     now: float,
     random_bytes: RandomBytes,
     statements: Sequence[Statement],
 ) -> None:
     study, rounds = folder.settings.study, folder.settings.draws
+    version, previous = (1, NONE) if last is None else (last.version + 1, last.digest())
     # Cohorts are drawn only now that the list is closed, so no request can be made in order to be in one of them.
     draws = Draws.draw(study, version, rounds, random_bytes) if rounds else None
     try:
-        lottery, previous = None if draws is None else draws.lottery, NONE if last is None else last.digest()
+        lottery = None if draws is None else draws.lottery
         roster = Roster(study, version, entries, lottery, _terms_digest(store), previous)
     except InvalidRoster as error:
         raise AuthorityError(f"no further version can be signed: {error}") from error

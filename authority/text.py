@@ -12,8 +12,7 @@ from authority.requests import Judgement, newest_roster
 from authority.roster import stated_until
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
-from runtime.text import counted, duration
-from runtime.text import minute as minute
+from runtime.text import counted, duration, minute
 from wire.join_code import show_fingerprint
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}

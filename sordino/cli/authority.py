@@ -19,7 +19,7 @@ from authority.store import locked
 from learning.task_names import FLOWER
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built
-from runtime.text import counted, terminal_width
+from runtime.text import counted, minute, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
 from sordino.cli.options import chosen, options, with_options
@@ -128,8 +128,6 @@ def invite(
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many codes.")] = 1,
     as_json: Json = False,
 ) -> None:
-    from authority.text import minute
-
     seconds = seconds_of("--valid", valid)
     if name and count > 1:
         raise InputFailure("--name is for one participant: use it without --count.")
@@ -280,7 +278,7 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
         until = stated_until(store) if files or visit.published is not None else 0
     lines = [
         *(*lines, *text.signed_lines(visit, always=True)),
-        *([f"Stated that this version is the newest until {text.minute(until)}."] if until else []),
+        *([f"Stated that this version is the newest until {minute(until)}."] if until else []),
         *(f"wrote {path}" for path in files),
     ]
     answer(as_json, {**text.signed(visit), "until": until, "files": [str(path.resolve()) for path in files]}, lines)
@@ -347,7 +345,6 @@ def terms(
 )
 def history_(directory: Where, as_json: Json = False) -> None:
     from authority.roster import history
-    from authority.text import minute
 
     folder = open_folder(directory)
     with locked(folder.state) as store:
