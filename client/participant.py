@@ -376,7 +376,7 @@ class Participant:
         self._drop_attempt()
         terms, config = await self._configuration(message)
         number = (config.round, config.attempt)
-        self._check_policy(terms, number, config.model_digest)
+        self._allowed_charge(terms, number, config.model_digest)
         advertise = await self._compute(AdvertiseKeys, config, self.identity, os.urandom)
         await self._journal.join(terms.study_sha256.hex(), self.identity.public, *number)
         phase, advertisement = await self._advertise(advertise, config)
@@ -433,8 +433,8 @@ class Participant:
         clips = (await attempt.model).clips
         check_clips(self._policy, clips)
         # Charged before this waits for anything that uses the data: from here on, the round is paid for in any case.
-        self._check_policy(attempt.terms, attempt.number, attempt.model_sha256)
-        await self._journal.charge(self._entry(attempt.terms, attempt.number))
+        charge = self._allowed_charge(attempt.terms, attempt.number, attempt.model_sha256)
+        await self._journal.charge(charge)
         self._charged = Charge(attempt.terms, attempt.number, masking.cohort)
         attempt.charged.set()
         encoding = Encoding(attempt.number, attempt.terms.document.plan, masking.cohort.context, clips)
@@ -514,17 +514,11 @@ class Participant:
             **more,
         )
 
-    def _check_policy(self, terms: StudyTerms, number: Number, model_sha256: bytes) -> None:
-        check_round(
-            self._policy,
-            terms.document.plan,
-            self._journal.ledger.totals,
-            study_sha256=terms.study_sha256,
-            identity=self.identity.public,
-            data_name=self.data_name,
-            number=number,
-            model_sha256=model_sha256,
-        )
+    def _allowed_charge(self, terms: StudyTerms, number: Number, model_sha256: bytes) -> LedgerEntry:
+        """The charge for an attempt; raises PolicyRefusal."""
+        charge = self._entry(terms, number)
+        check_round(self._policy, terms.document.plan, self._journal.ledger.totals, charge, model_sha256)
+        return charge
 
     def _key(self, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return attempt.terms.study_sha256.hex(), self.identity.public, *attempt.number

@@ -21,7 +21,7 @@ from learning.task_names import trained_task
 from mechanisms.plan import Plan
 from secagg.roster import Roster
 from secagg.sharing import CURIOUS
-from wire.records.ledger_rows import epsilon, price
+from wire.records.ledger_rows import LedgerEntry, epsilon, price
 from wire.records.ledger_totals import Together, Totals, renyi_at
 from wire.study import StudyDocument
 
@@ -260,22 +260,12 @@ def _listed(names: tuple[str, ...]) -> str:
     return " or ".join(repr(name) for name in names)
 
 
-def check_round(
-    policy: Policy,
-    plan: Plan,
-    totals: Totals,
-    *,
-    study_sha256: bytes,
-    identity: bytes,
-    data_name: str,
-    number: tuple[int, int],
-    model_sha256: bytes,
-) -> None:
-    """Whether a participant may be charged for attempt ``number`` (round, attempt) now.
+def check_round(policy: Policy, plan: Plan, totals: Totals, charge: LedgerEntry, model_sha256: bytes) -> None:
+    """Whether a participant may be charged for an attempt now.
 
     Args:
         totals: of the participants' ledger, over all studies.
-        data_name: of the participant's data; what all identities spent from it counts against the limits.
+        charge: the row to come, at h_min; what all identities spent from its data counts against the limits.
         model_sha256: of the model that the round begins with.
 
     Raises PolicyRefusal: the first condition that isn't met.
@@ -288,7 +278,7 @@ def check_round(
             raise PolicyRefusal(
                 "hours", f"it is {here.tm_hour:02}:{here.tm_min:02} here, hours allows {', '.join(policy.hours)}"
             )
-    attempt, most = (study_sha256.hex(), *number), policy.max_rounds_per_day
+    attempt, most = (charge.study_sha256, charge.round, charge.attempt), policy.max_rounds_per_day
     if most is not None:
         charged = totals.pace.within_a_day(now, besides=attempt)
         if charged >= most:
@@ -298,21 +288,18 @@ def check_round(
                 f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from "
                 f"{again}",
             )
-    check_budget(policy, plan, totals, study_sha256=study_sha256, identity=identity, data_name=data_name)
+    check_budget(policy, plan, totals, charge)
 
 
-def check_budget(
-    policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, identity: bytes, data_name: str
-) -> None:
+def check_budget(policy: Policy, plan: Plan, totals: Totals, charge: LedgerEntry) -> None:
     """Whether a participant may be charged once more: in the study, by the study's plan, and over all studies.
 
     Raises PolicyRefusal if the coming charge, at h_min, would exceed a limit.
     """
-    spent, coming = totals.spent(study_sha256, data_name), price(plan, plan.h_min)
-    draws = plan.clients * plan.padded_dim
-    own = totals.spent_by(study_sha256, identity)
+    study_sha256, identity = bytes.fromhex(charge.study_sha256), bytes.fromhex(charge.identity or "")
+    spent, own = totals.spent(study_sha256, charge.data), totals.spent_by(study_sha256, identity)
     after, own_after = (
-        epsilon(coming.order, one.renyi + coming.cost, plan.delta, one.all_draws + draws) for one in (spent, own)
+        epsilon(charge.order, one.renyi + charge.cost, plan.delta, one.all_draws + charge.draws) for one in (spent, own)
     )
     own_budget = not own_after <= plan.budget_coordinator
     would = f"one more round would bring epsilon to {after:.3f}"
@@ -325,7 +312,7 @@ def check_budget(
     if policy.max_epsilon_total is None:
         return
     check_guarantee(policy, plan, totals)
-    total = epsilon_in_total(plan, totals, delta=policy.total_delta, study_sha256=study_sha256, data_name=data_name)
+    total = epsilon_in_total(plan, totals, charge, delta=policy.total_delta)
     _check_total(policy, total, "one more round would bring epsilon over all studies of this ledger")
 
 
@@ -342,19 +329,18 @@ def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:
     return adjacency, mechanism == "gaussian"
 
 
-def epsilon_in_total(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes, data_name: str) -> float:
-    """epsilon of all charges of the plan's kind of guarantee in this ledger, after one more charge at h_min.
+def epsilon_in_total(plan: Plan, totals: Totals, charge: LedgerEntry, *, delta: float) -> float:
+    """epsilon of all charges of the plan's kind of guarantee in this ledger, after one more, at h_min.
 
-    The charge is for the study ``study_sha256`` and the data ``data_name``. Infinite if a row has no bound at the order
-    or above.
+    Infinite if a row has no bound at the order or above.
     """
     together, order = _together(plan, totals)
     mine, draws = _coming(plan, order, 1)
-    spent = totals.spent(study_sha256, data_name)
+    spent = totals.spent(bytes.fromhex(charge.study_sha256), charge.data)
     if spent.charges:
-        mine += totals.studies[study_sha256.hex()].cost_at(spent, order)
+        mine += totals.studies[charge.study_sha256].cost_at(spent, order)
         draws += spent.all_draws
-    return _composed(together, order, study_sha256, mine, draws, delta)
+    return _composed(together, order, charge.study_sha256, mine, draws, delta)
 
 
 def epsilon_after_plan(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes) -> float:
@@ -363,7 +349,7 @@ def epsilon_after_plan(plan: Plan, totals: Totals, *, delta: float, study_sha256
     Charges of that study that the ledger holds are part of its plan: only what exceeds the plan counts in addition.
     """
     together, order = _together(plan, totals)
-    return _composed(together, order, study_sha256, *_coming(plan, order, plan.participations), delta)
+    return _composed(together, order, study_sha256.hex(), *_coming(plan, order, plan.participations), delta)
 
 
 def _together(plan: Plan, totals: Totals) -> tuple[Together | None, float]:
@@ -381,13 +367,13 @@ def _coming(plan: Plan, order: float, sums: int) -> tuple[float, int]:
 
 
 def _composed(
-    together: Together | None, order: float, study_sha256: bytes, mine: float, draws: int, delta: float
+    together: Together | None, order: float, study_sha256: str, mine: float, draws: int, delta: float
 ) -> float:
     """With ``mine`` for the coming study, or the cost of another participant's data in it if that is higher."""
     others, other_draws = 0.0, 0
     for study in () if together is None else together.studies:
         most = max((one.all_draws for one in study.by_data()), default=0)
-        if study.first.study_sha256 == study_sha256.hex():
+        if study.first.study_sha256 == study_sha256:
             mine, draws = max(mine, study.renyi_at(order)), max(draws, most)
         else:
             others, other_draws = others + study.renyi_at(order), other_draws + most

@@ -61,16 +61,7 @@ def round_(
     who: bytes = ME,
 ) -> None:
     of = of or document()
-    check_round(
-        policy(**change),
-        of.plan,
-        spent or Totals(),
-        study_sha256=sha256(of),
-        identity=who,
-        data_name=who.hex(),
-        number=number,
-        model_sha256=MODEL,
-    )
+    check_round(policy(**change), of.plan, spent or Totals(), charge(of, *number, who=who), MODEL)
 
 
 def roster(change: dict[str, Any], together: int = 3) -> None:
@@ -249,7 +240,7 @@ def test_nothing_here_is_given_data() -> None:
         given = set(inspect.signature(check).parameters)
         assert given <= {
             *("configuration", "document", "study_sha256", "totals", "policy", "plan", "roster"),
-            *("identity", "data_name", "number", "model_sha256", "clips"),
+            *("charge", "model_sha256", "clips"),
         }
 
 
@@ -274,7 +265,7 @@ def test_what_is_shown_can_be_pinned() -> None:
 
 
 def total(spent: Totals, of: StudyDocument, who: bytes = ME) -> float:
-    return epsilon_in_total(of.plan, spent, delta=1e-5, study_sha256=sha256(of), data_name=who.hex())
+    return epsilon_in_total(of.plan, spent, charge(of, 1, who=who), delta=1e-5)
 
 
 def test_a_renamed_study_gets_no_fresh_budget() -> None:
@@ -329,7 +320,7 @@ def test_a_new_identity_gets_no_fresh_budget() -> None:
     limits = policy(max_epsilon_total=9.0)
 
     def ask() -> None:
-        check_budget(limits, of.plan, spent, study_sha256=sha256(of), identity=who, data_name=mine)
+        check_budget(limits, of.plan, spent, charge(of, number, who=who, data=mine))
 
     for number in range(1, 7):
         for who in (ME, OTHER, b"\x44" * 32):  # of one host in one round, or one after the other
