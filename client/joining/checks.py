@@ -340,15 +340,12 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         "--name": (options.name, host["name"] if options.name != asked else asked),
         "--ledger": (None if options.ledger is None else os.path.abspath(options.ledger), ledger),
         "--dataset": (None if options.dataset is None else located(options.dataset, Path.cwd()), data.get("dataset")),
-        "--partition": (options.partition, data.get("partition")),
-        "--alpha": (options.alpha, data.get("alpha")),
-        "--shards": (options.shards, data.get("shards")),
         "--data": (None if options.data is None else os.path.abspath(options.data), first.get("data")),
         "--data-identity": (options.data_identity, first.get("data_identity")),
-        "--seed": (options.seed, data.get("seed")),
         "--part": (options.part, part),
-        "--parts": (options.parts, data.get("parts")),
     }
+    cut = ("partition", "alpha", "shards", "seed", "parts")
+    pairs |= {f"--{name}": (getattr(options, name), data.get(name)) for name in cut}
     other = {option: pair for option, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
     if not other:
         return

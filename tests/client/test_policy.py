@@ -26,7 +26,6 @@ from client.policy import (
     check_round,
     check_study,
     check_terms,
-    digests,
     epsilon_after_plan,
     epsilon_in_total,
     round_epsilon,
@@ -254,11 +253,6 @@ def test_a_task_digest_is_over_name_and_options_in_any_order() -> None:
     assert len({one, *(task_digest(*other) for other in others)}) == 4
     # Fixed by its bytes, so that other programs can make it.
     assert one == hashlib.sha256(b'sordino/v1/task\x00["mlp",{"a":1,"b":0.5}]').digest()
-
-
-def test_what_is_shown_can_be_pinned() -> None:
-    shown = digests(document(), sha256(document()))
-    study({"study_digests": (shown["study_sha256"],), "task_digests": (shown["task_sha256"],)})
 
 
 # ---------------------------------------------------------------- budgets

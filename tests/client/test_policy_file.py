@@ -91,11 +91,10 @@ LINES = [
     ("max_bits = 63", "policy.max_bits = 63 should be less than or equal to 62."),
     ("min_dropout = 1.0", "policy.min_dropout = 1.0 should be less than 1."),
     ("max_rounds_per_day = 0", "policy.max_rounds_per_day = 0 should be greater than or equal"),
-    ("mechanisms = []", "policy.mechanisms = [] is empty, so nothing could be accepted"),
-    ("hours = []", "policy.hours = [] is empty, so nothing could be accepted: name at least one"),
-    ("tasks = []", "policy.tasks = [] is empty"),
-    ("study_digests = []", "policy.study_digests = [] is empty"),
-    ("model_digests = []", "policy.model_digests = [] is empty"),
+    *(
+        (f"{name} = []", f"policy.{name} = [] is empty, so nothing could be accepted: name at least one")
+        for name in ("mechanisms", "key_agreements", "tasks", "task_digests", "study_digests", "model_digests", "hours")
+    ),
     ('mechanisms = ["gauss"]', "policy.mechanisms[0] = 'gauss' should be 'ddgauss', "),
     (
         'mechanism = "skellam"\nmechanisms = ["ddgauss"]',

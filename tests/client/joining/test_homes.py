@@ -30,7 +30,7 @@ from client.joining.joining import finish_joining, get_place
 from client.settings import HostSettings
 from runtime.failure import Failure
 from sordino.cli import main
-from tests.client.joining.joining_at_a_port import Joining
+from tests.client.joining.conftest import Joining
 from tests.support.ends_and_full_disks import interrupted, no_room
 from tests.support.enrolment_port import STUDY, Authority, document
 

@@ -37,7 +37,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from sordino import Participant
 from sordino.api.participant import ParticipantOptions
-from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.client.joining.conftest import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
 from wire.authority_statements import verify_card
 from wire.join_code import JoinCode

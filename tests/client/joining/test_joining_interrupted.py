@@ -21,7 +21,7 @@ from client.host_file import load
 from client.joining.joining import finish_joining
 from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
-from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.client.joining.conftest import LOOSE, Joining
 from tests.support.ends_and_full_disks import interrupted, killed, no_room
 from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.authority_statements import verify_answer
