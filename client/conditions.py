@@ -9,10 +9,11 @@ disconnected. It leaves only between attempts: finishing one costs less than a d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,6 +36,18 @@ class NotNow(Exception):
 
 class Left(Exception):
     """This host's owner has left the study, and no attempt is under way."""
+
+
+@contextlib.asynccontextmanager
+async def running(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Tasks that are cancelled, and have ended, with the block."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Machine:
@@ -259,16 +272,12 @@ class Gate:
 
         Raises NotNow if a condition ended the work; where `is_overdue`, the caller must give up the attempt.
         """
-        working, leaving = asyncio.create_task(work), asyncio.create_task(self._time_to_leave(under_way))
-        try:
-            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            raise NotNow
-        finally:
-            for task in (working, leaving):
-                task.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+        async with running(work, self._time_to_leave(under_way)) as tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                raise NotNow
+            result: T = tasks[0].result()
+            return result
 
     async def _time_to_leave(self, under_way: Callable[[], bool]) -> None:
         while True:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import structlog
 
 from client.behaviour import HONEST, Behaviour, Encoding, Number
-from client.conditions import NotNow
+from client.conditions import NotNow, running
 from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Session, UploadRejected
 from client.journal import AlreadyJoined, ClientJournal
 from client.log_lines import RoundLines
@@ -154,25 +154,20 @@ class Participant:
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
-        async def send(ready: pb.Ready) -> None:
-            await session.send(pb.ParticipantMessage(ready=ready))
-
-        await self.behaviour.say((0, 0), "ready", self._session.attach(session), send)
-        listening, beating = asyncio.create_task(self._listen(session)), asyncio.create_task(session.beat())
-        try:
-            await asyncio.wait({listening, beating, self._worker}, return_when=asyncio.FIRST_COMPLETED)
-            await self.rest(0)
-            if not listening.done():
-                beating.result()  # which only ever raises
-            return listening.result()
-        except asyncio.CancelledError:
-            await session.leave()
-            raise
-        finally:
-            self._session.detach(session)
-            for task in (listening, beating):
-                task.cancel()
-            await asyncio.gather(listening, beating, return_exceptions=True)
+        await self._say((0, 0), "ready", self._session.attach(session), session)
+        async with running(self._listen(session), session.beat()) as (listening, beating):
+            try:
+                await asyncio.wait({listening, beating, self._worker}, return_when=asyncio.FIRST_COMPLETED)
+                await self.rest(0)
+                if not listening.done():
+                    beating.result()  # which only ever raises
+                reason: str | None = listening.result()
+                return reason
+            except asyncio.CancelledError:
+                await session.leave()
+                raise
+            finally:
+                self._session.detach(session)
 
     async def rest(self, seconds: float) -> None:
         """Wait between two sessions; raises the error that ended the handling of messages, if there is one."""
@@ -272,14 +267,10 @@ class Participant:
     async def _refuse(self, number: Number, code: pb.RefusalCode, joined: Number = (0, 0)) -> None:
         self._drop_attempt()
         self._over(number, "refused here, see above")
-
-        async def send(refusal: pb.Refusal) -> None:
-            await self._session.send(pb.ParticipantMessage(refusal=refusal))
-
         refusal = pb.Refusal(
             round=number[0], attempt=number[1], code=code, joined_round=joined[0], joined_attempt=joined[1]
         )
-        await self.behaviour.say(number, "refusal", refusal, send)
+        await self._say(number, "refusal", refusal)
 
     async def _handle(self, kind: str, message: Any) -> None:
         match kind:
@@ -299,7 +290,7 @@ class Participant:
                 sharing = _expect(attempt.phase, ShareKeys, kind)
                 collecting, shares = await self._compute(sharing.receive, codec.read_cohort_keys(message))
                 attempt.phase = collecting
-                await self._say(attempt, "share_keys", codec.write_sealed_shares(shares))
+                await self._say(attempt.number, "share_keys", codec.write_sealed_shares(shares))
                 attempt.agreed = asyncio.ensure_future(self._compute(collecting.agree))
                 attempt.agreed.add_done_callback(_retrieve)
             case "neighbour_shares":
@@ -316,7 +307,7 @@ class Participant:
                 unmasking, signature = await self._compute(check.receive, codec.read_survivor_sets(message))
                 attempt.phase = unmasking
                 await self._journal.sign(*self._key(attempt), unmasking.statement)
-                await self._say(attempt, "consistency", codec.write_consistency(signature))
+                await self._say(attempt.number, "consistency", codec.write_consistency(signature))
             case "unmasking_request":
                 await self._unmask(attempt, codec.read_unmasking_request(message))
             case "round_end":
@@ -379,7 +370,7 @@ class Participant:
         phase, advertisement = await self._advertise(advertise, config)
         self._attempt = self._under_way(terms, config, phase)
         self._lines.begun(number, self.identity.public)
-        await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
+        await self._say(number, "advertise_keys", codec.write_advertisement(advertisement))
 
     async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> tuple[ShareKeys, Advertisement]:
         return await self._compute(advertise.advertise)
@@ -446,7 +437,7 @@ class Participant:
             attempt.packed = masked.packed
             await asyncio.sleep(leaves - loop.time())
             offered = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
-            await self._say(attempt, "masked_input", offered)
+            await self._say(attempt.number, "masked_input", offered)
 
         attempt.offering = offering = asyncio.create_task(offer())
         offering.add_done_callback(_retrieve)
@@ -480,7 +471,7 @@ class Participant:
             self._charged = None  # from here on, the sum may hold this input
             await self._journal.answer(*self._key(attempt), answered.request_digest, exact)
             self._lines.in_sum(attempt.number, self.identity.public, survivors)
-        await self._say(attempt, "unmasking", codec.write_unmasking_reply(reply))
+        await self._say(attempt.number, "unmasking", codec.write_unmasking_reply(reply))
 
     async def _take_back(self, message: pb.SurvivorProof) -> None:
         """A sum was opened without this participant: if a quorum signed that, the attempt costs it nothing."""
@@ -520,14 +511,16 @@ class Participant:
     def _key(self, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return attempt.terms.study_sha256.hex(), self.identity.public, *attempt.number
 
-    async def _say(self, attempt: _Attempt, kind: str, content: Any) -> None:
-        round_, number = attempt.number
+    async def _say(self, number: Number, kind: str, content: Any, session: Session | None = None) -> None:
+        """One message; by default as soon as a session can take it."""
 
         async def send(content: Any) -> None:
-            phase: dict[str, Any] = {"round": round_, "attempt": number, kind: content}
-            await self._session.send(pb.ParticipantMessage(phase=pb.PhaseMessage(**phase)))
+            message: dict[str, Any] = {kind: content}
+            if kind not in ("ready", "refusal"):
+                message = {"phase": pb.PhaseMessage(round=number[0], attempt=number[1], **message)}
+            await (session or self._session).send(pb.ParticipantMessage(**message))
 
-        await self.behaviour.say(attempt.number, kind, content, send)
+        await self.behaviour.say(number, kind, content, send)
 
     async def _compute(self, function: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(function, *arguments, **more))
