@@ -97,12 +97,6 @@ class Policy:
         """The delta at which the total over all studies is stated."""
         return self.max_delta if self.max_delta_total is None else self.max_delta_total
 
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Policy:
-        """From what JSON holds of a `client.policy_file.PolicyTable`."""
-        given: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in values.items()}
-        return cls(**given)
-
 
 @dataclass(frozen=True)
 class Conditions:
@@ -140,13 +134,16 @@ class HostSettings:
     @classmethod
     def from_json(cls, text: str) -> HostSettings:
         values: dict[str, Any] = json.loads(text)
+        policy: dict[str, Any] = {
+            key: tuple(one) if isinstance(one, list) else one for key, one in values["policy"].items()
+        }
         return cls(
             host=Host(**_with_paths(values["host"], "journal", "ledger")),
             study=Study(**values["study"]),
             coordinator=Coordinator(**_with_paths(values["coordinator"], "ca", "certificate", "key")),
             task=values["task"],
             data=Data(**values["data"]),
-            policy=Policy.from_values(values["policy"]),
+            policy=Policy(**policy),
             participants=tuple(HostedParticipant(**_with_paths(one, "key", "data")) for one in values["participants"]),
             conditions=Conditions(**values.get("conditions", {})),
         )

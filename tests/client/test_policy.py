@@ -31,7 +31,6 @@ from client.policy import (
     round_epsilon,
     task_digest,
 )
-from client.settings import Policy
 from mechanisms.evaluation import Evaluation
 from secagg.roster import Roster, RosterEntry
 from tests.client.policies import ME, NOON, OPTIONS, OTHER, charge, document, plan, policy, settings, sha256, totals
@@ -483,7 +482,6 @@ def test_a_policy_says_nothing_of_itself_by_default() -> None:
         *("curious_coordinator", "one_machine"),
     }
     assert {name for name, value in vars(policy()).items() if value is not None} == limited
-    assert Policy.from_values(vars(policy())) == policy()
 
 
 def test_the_docs_name_every_key() -> None:
