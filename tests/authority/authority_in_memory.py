@@ -17,11 +17,10 @@ from authority.store import Member, locked
 from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
-from tests.support.enrolment_port import document
+from tests.support.enrolment_port import document, request
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import Answer, Package, read_package, verify_answer
-from wire.certificates import new_key
-from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request
+from wire.enrolment import read_request
 from wire.join_code import JoinCode
 from wire.roster_history import verify_newest
 
@@ -31,20 +30,16 @@ HOUR, DAY = 3600.0, 86_400.0
 
 @dataclass
 class Participant:
-    """A participant with an identity and a TLS key."""
+    """A participant; each request has a new TLS key."""
 
     identity: IdentityKey
     host: str = "laptop"
-    csr: bytes = field(default_factory=lambda: make_csr(new_key()))
 
     def join(self, code: JoinCode, *, study: str = "clinics", at: float = NOW) -> bytes:
-        public = self.identity.public
-        request = EnrolmentRequest("join", study, public, self.host, self.csr, at, code.code_id)
-        return make_request(request, self.identity, code)
+        return request(code, self.identity, host=self.host, at=at, study=study)
 
-    def renew(self, *, study: str = "clinics", at: float = NOW) -> bytes:
-        request = EnrolmentRequest("renew", study, self.identity.public, self.host, make_csr(new_key()), at)
-        return make_request(request, self.identity, None)
+    def renew(self, *, at: float = NOW) -> bytes:
+        return request(None, self.identity, host=self.host, at=at, study="clinics")
 
 
 def participant(seed: int, host: str = "laptop") -> Participant:
@@ -122,16 +117,16 @@ class Office:
         found = [verify_answer(data, self.public) for one in self.coordinator.packages for data in one.answers]
         return {answer.request_id: answer for answer in found}
 
-    def is_answered(self, request: bytes) -> bool:
-        return read_request(request).id in self.answers()
+    def is_answered(self, data: bytes) -> bool:
+        return read_request(data).id in self.answers()
 
-    def answer(self, request: bytes) -> Answer:
-        return self.answers()[read_request(request).id]
+    def answer(self, data: bytes) -> Answer:
+        return self.answers()[read_request(data).id]
 
-    def judge(self, request: bytes) -> Answer:
+    def judge(self, data: bytes) -> Answer:
         """A visit with this request, and its answer."""
-        self.attend(request)
-        return self.answer(request)
+        self.attend(data)
+        return self.answer(data)
 
     def roster(self) -> Roster:
         with locked(self.folder.state, 0) as store:

@@ -12,8 +12,8 @@ import pytest
 
 from client.host_file import load
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
-from runtime.failure import ExitCode, Failure
 from server.study_file import load as load_study
+from tests.client.conftest import refused
 from tests.support.host_in_process import Play
 from tests.support.study_in_process import PARTICIPANTS, make_folder
 from wire.records.ledger_rows import CHARGE, EXACT
@@ -113,10 +113,7 @@ def test_a_default_policy_refuses_it(curious_folder: Path, played: Play) -> None
     """Only folders that ``init`` makes accept it, since the owner of the study makes them."""
     assert load(curious_folder / "hosts" / "host-01").settings().policy.curious_coordinator
     story = played(folder=curious_folder, policy={"curious_coordinator": False})
-    assert isinstance(story.ended, Failure)
-    assert story.ended.code == ExitCode.INPUT
-    assert "curious-coordinator: no participant would sign whose updates are in a sum" in str(story.ended)
-    assert (story.ready, story.sent) == (set(), [])
+    refused(story, "curious-coordinator: no participant would sign whose updates are in a sum")
 
 
 def test_a_whole_study(curious_folder: Path, tmp_path: Path, played: Play) -> None:

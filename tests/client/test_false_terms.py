@@ -27,6 +27,7 @@ from mechanisms.plan import Plan
 from runtime.failure import ExitCode, Failure
 from secagg.roster import NONE, RosterEntry, sign_roster
 from server.membership import SignedRoster
+from tests.client.conftest import refused
 from tests.support.card_of_a_study import authority_of
 from tests.support.host_in_process import Play, Story, host, ledger_of, record, settings_of
 from tests.support.study_in_process import (
@@ -42,17 +43,6 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument
-
-
-def refused(story: Story, told: str, code: int = ExitCode.INPUT) -> None:
-    """The host ended with one line; nothing of it took part."""
-    assert isinstance(story.ended, Failure)
-    assert told in str(story.ended)
-    assert "\n" not in str(story.ended)
-    assert story.ended.code == code
-    assert story.ready == set()
-    assert story.sent == []
-
 
 # ---------------------------------------------------------------- the roster
 
@@ -263,12 +253,6 @@ def test_another_study_than_the_one_that_was_agreed_to(played: Play, monkeypatch
     story = played(study={"sha256": "ab" * 32})
     refused(story, "another-study: the coordinator runs the study document")
     assert asked == []
-
-
-def test_the_study_that_was_agreed_to(tmp_path: Path, played: Play) -> None:
-    shown = played(work=tmp_path / "first").logs
-    [sha256] = {entry["study_sha256"] for entry in shown if entry["event"] == "study accepted"}
-    assert played(study={"sha256": sha256}).ended == 0
 
 
 # ---------------------------------------------------------------- the connection

@@ -312,18 +312,8 @@ def session_of(read: Callable[[], Awaitable[Any]], write: Any = no_write) -> cli
 
 def lonely() -> Any:
     """A participant that nothing but the test talks to, with room for two messages."""
-    nothing: Any = None
-    identity = IdentityKey.generate(os.urandom)
-    made: Any = Participant(
-        identity,
-        policy=nothing,
-        training=nothing,
-        data_name="",
-        journal=nothing,
-        study=nothing,
-        executor=nothing,
-        lines=RoundLines(dict),
-    )
+    nothing: dict[str, Any] = dict.fromkeys(("policy", "training", "data_name", "journal", "study", "executor"))
+    made: Any = Participant(IdentityKey.generate(os.urandom), lines=RoundLines(dict), **nothing)
     made._inbox = asyncio.Queue(2)
     return made
 

@@ -12,6 +12,7 @@ import pytest
 
 import client.joining.joining
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
+from client.joining.folder import JoinedHome, open_home
 from client.joining.joining import join_by_code
 from client.joining.options import JoinOptions
 from runtime.failure import ExitCode, Failure
@@ -71,6 +72,11 @@ class Joining:
         roster = self.authority.roster(2, [signed.request.identity])
         self.beside(self.where.publish(self.authority.package(roster, [answer])))
         self.where.study.members, self.where.study.roster_version = {signed.request.identity}, 2
+
+    def opened(self) -> JoinedHome:
+        home = open_home(self.home)
+        assert home is not None
+        return home
 
     def requests(self) -> list[bytes]:
         return self.where.enrolment._requests.waiting(1 << 20)

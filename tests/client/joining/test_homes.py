@@ -285,10 +285,8 @@ def test_the_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
         with pytest.raises(Failure, match="run the same command again"):
             joining.join(part=BY_PLACE)
         monkeypatch.setattr(client.joining.folder, "replace_durably", real)
-        home = open_home(joining.home)
-        assert home is not None
-        assert home.by_place
-        assert not home.complete
+        assert joining.opened().by_place
+        assert not joining.opened().complete
     asyncio.run(finish_joining(joining.home, joining.said.append))
     assert load(joining.home).participants[0].part == 0
 
@@ -297,8 +295,7 @@ def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest
     monkeypatch.setattr(client.joining.joining, "_wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         unsigned.join(part=BY_PLACE)
-    home = open_home(unsigned.home)
-    assert home is not None
+    home = unsigned.opened()
     with pytest.raises(Failure, match="doesn't state: write a number"):
         home.finish(b"certificate", "laptop", "laptop", 0)
     assert not home.complete
