@@ -412,9 +412,9 @@ def _write_authority(
         detail = error.errors(include_url=False)[0]
         raise InputFailure(f"the study can't be written. study.name = {study.study.name!r}: {detail['msg']}.") from None
     folder = write_folder(work / "authority", settings, keys)
-    with locked(folder.state) as store:
-        begin(folder, store, entries, clock, terms=study.document().to_bytes())
-        write_roster(folder, store, work, clock)
+    with locked(folder) as store:
+        begin(store, entries, clock, terms=study.document().to_bytes())
+        write_roster(store, work, clock)
 
 
 def _check_files(work: Path, names: list[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from authority.folder import AuthorityError
+from authority.folder import AuthorityError, AuthorityFolder
 from runtime.durable import DurableStore, Statement, hold
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
@@ -98,12 +98,12 @@ class Version:
 
 
 class AuthorityStore:
-    """The open file. Reads see every decision; `write` returns when it is durable."""
+    """The open file of a folder. Reads see every decision; `write` returns when it is durable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: AuthorityFolder) -> None:
         """Raises runtime.durable.StorageError: not an authority's store, or not writable."""
-        self.path = path
-        self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, FORMAT)
+        self.folder = folder
+        self._store = DurableStore(folder.state, _SCHEMA, APPLICATION_ID, FORMAT)
 
     def close(self) -> None:
         """Write what is queued and release the file."""
@@ -229,13 +229,13 @@ def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
 
 
 @contextlib.contextmanager
-def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
+def locked(folder: AuthorityFolder, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
     """The store of an authority, for exclusive use, after at most ``wait_s``.
 
     Raises AuthorityError: another process still uses it; StorageError: as `AuthorityStore`.
     """
-    with exclusive(path.with_name("authority.lock"), wait_s):
-        store = AuthorityStore(path)
+    with exclusive(folder.path / "authority.lock", wait_s):
+        store = AuthorityStore(folder)
         try:
             yield store
         finally:

@@ -89,12 +89,12 @@ class Office:
         return self.folder.keys.public
 
     def invite(self, name: str = "", valid_s: float = DAY, **others: Any) -> JoinCode:
-        with locked(self.folder.state, 0) as store:
+        with locked(self.folder, 0) as store:
             chosen = {"now": self.now, "random_bytes": self.rng.randbytes} | others
-            return invite(self.folder, store, name=name, valid_s=valid_s, **chosen)
+            return invite(store, name=name, valid_s=valid_s, **chosen)
 
     def revoke(self, who: str) -> list[Member]:
-        with locked(self.folder.state, 0) as store:
+        with locked(self.folder, 0) as store:
             return revoke(store, who, NOW)
 
     def attend(self, *requests: bytes, sign: bool = True, **others: object) -> Visit:
@@ -129,7 +129,7 @@ class Office:
         return self.answer(data)
 
     def roster(self) -> Roster:
-        with locked(self.folder.state, 0) as store:
+        with locked(self.folder, 0) as store:
             newest = store.newest()
         assert newest is not None
         return verify_roster(newest.roster, self.public)
@@ -143,7 +143,7 @@ def make_office(path: Path, *, clock: Callable[[], float] = lambda: NOW, **setti
     keys = AuthorityKeys.make("clinics", datetime.datetime.fromtimestamp(clock(), datetime.UTC))
     fields = {"study": "clinics", "coordinator": "localhost:8444"} | settings
     folder = write_folder(path, AuthorityTable(**fields), keys)  # type: ignore[arg-type]
-    with locked(folder.state, 0) as store:
+    with locked(folder, 0) as store:
         terms = replace(document(), study="clinics").to_bytes()
-        begin(folder, store, (), clock(), random.Random(9).randbytes, terms)
+        begin(store, (), clock(), random.Random(9).randbytes, terms)
     return Office(folder)

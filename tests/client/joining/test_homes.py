@@ -44,8 +44,8 @@ class Containers:
         settings = AuthorityTable(study=STUDY, coordinator=joining.where.address, places=3)
         keys = AuthorityKeys(joining.authority.signing, joining.authority.tls)
         self.folder = write_folder(short / "authority", settings, keys)
-        with locked(self.folder.state) as store:
-            begin(self.folder, store, (), 1.0, terms=document().to_bytes())
+        with locked(self.folder) as store:
+            begin(store, (), 1.0, terms=document().to_bytes())
         self.open = LocalEnrolmentSocket(self.folder, self.desk, self.told.append)
 
     def start(self, **changes: Any) -> str:
@@ -55,7 +55,7 @@ class Containers:
         home = open_home(path)
         assert home is not None
         assert home.complete
-        with locked(self.folder.state) as store:  # the port's authority keeps no list of its members
+        with locked(self.folder) as store:  # the port's authority keeps no list of its members
             store.write(admitted(home.identity, path.name, True, 1.0))
         return path.name
 
@@ -70,7 +70,7 @@ class Containers:
     def write(self, statement: str, name: str) -> None:
         home = open_home(self.homes / name)
         assert home is not None
-        with locked(self.folder.state) as store:
+        with locked(self.folder) as store:
             store.write((statement, (home.identity,)))
 
 
@@ -149,8 +149,8 @@ def test_a_false_socket_makes_no_home_begin_anew(containers: Containers) -> None
     keys = AuthorityKeys.make(STUDY, datetime.datetime.now(datetime.UTC))
     settings = AuthorityTable(study=STUDY, coordinator=containers.joining.where.address, places=3)
     stranger = write_folder(containers.folder.path.with_name("stranger"), settings, keys)
-    with locked(stranger.state) as store:
-        begin(stranger, store, (), 1.0)
+    with locked(stranger) as store:
+        begin(store, (), 1.0)
         store.write(admitted(identity, "home-01", True, 1.0))
         revoke(store, "home-01", 2.0)
     containers.open = LocalEnrolmentSocket(stranger, containers.desk, containers.told.append)
