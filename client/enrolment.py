@@ -171,17 +171,16 @@ async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.Enr
 
 
 def check_answer(
-    data: bytes, *, authority_public: bytes, request_id: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
+    data: bytes, *, authority_public: bytes, request: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
 ) -> Answer:
     """Read an answer, and check that its certificate is the requested one; raises EnrolmentRefused.
 
     Args:
-        request_id: SHA-256 of the request's bytes.
         ca, key: the study's certificate authority, and the private key of the request, PEM.
         names: URIs; the certificate must name exactly one of them, and nothing else.
     """
     try:
-        answer = verify_answer(data, authority_public, request_id)
+        answer = verify_answer(data, authority_public, hashlib.sha256(request).digest())
     except InvalidAnswer as error:
         raise EnrolmentRefused(str(error)) from error
     if answer.accepted:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -19,11 +18,9 @@ import structlog
 from client.behaviour import HONEST, Behaviour, Encoding, Number
 from client.conditions import NotNow, running
 from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Session, UploadRejected
-from client.journal import AlreadyJoined, ClientJournal
-from client.log_lines import RoundLines
+from client.journal import AlreadyJoined
 from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import ResumableSession
-from client.settings import Policy
 from client.study_terms import StudyAcceptance, StudyTerms
 from client.training import Contribution, LocalTraining
 from mechanisms.encoder import InvalidUpdate, Words
@@ -103,27 +100,16 @@ class Participant:
     def __init__(
         self,
         identity: IdentityKey,
-        *,
-        policy: Policy,
-        training: LocalTraining,
-        data_name: str,
-        journal: ClientJournal,
         study: StudyAcceptance,
-        executor: Executor,
-        lines: RoundLines,
+        training: LocalTraining,
+        *,
         may_begin: Callable[[], bool] = lambda: True,
         behaviour: Behaviour = HONEST,
     ) -> None:
-        """
-        Args:
-            data_name: the data's name in the ledger; see `client.held_data`.
-            executor: for the protocol's arithmetic, so that the event loop stays free.
-            lines: reports the end of each attempt.
-            may_begin: called when an attempt is announced; if it returns False, the participant leaves instead.
-        """
-        self.identity, self.data_name, self.training, self.behaviour = identity, data_name, training, behaviour
-        self._policy, self._journal, self._study, self._executor = policy, journal, study, executor
-        self._lines, self._may_begin = lines, may_begin
+        """``may_begin``: called when an attempt is announced; if it returns False, the participant leaves instead."""
+        self.identity, self.training, self.behaviour = identity, training, behaviour
+        self._study, self._policy, self._journal = study, study.settings.policy, study.journal
+        self._executor, self._lines, self._may_begin = study.executor, study.lines, may_begin
         self._terms: StudyTerms | None = None
         self._attempt: _Attempt | None = None
         # Read but not handled: an attempt continues while its session breaks and another one is opened.
@@ -498,7 +484,7 @@ class Participant:
             round=number[0],
             attempt=number[1],
             identity=self.identity.public,
-            data=self.data_name,
+            data=self._study.data_names[self.identity.public],
             **more,
         )
 

@@ -23,7 +23,6 @@ from client.credentials import ClientCertificate, load_certificate, load_identit
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
-from client.log_lines import RoundLines
 from client.owners_word import hear_owner, nothing_left, watch_owner
 from client.participant import Participant, Resting
 from client.renewal import Renewal
@@ -169,23 +168,15 @@ class ParticipantHost:
         if keep_roster is None:
             keep_roster = SharedRoster.of if len(identities) > 1 else lambda roster: roster
         self._study = StudyAcceptance(settings, journal, executor, task=task, data_names=names, keep_roster=keep_roster)
-        lines = RoundLines(self._study.spent)
         self._participants = [
             Participant(
                 identity,
-                policy=settings.policy,
-                training=LocalTraining(
-                    task, examples, trainer or executor, log.bind(participant=identity.public.hex()[:8])
-                ),
-                data_name=name,
-                journal=journal,
-                study=self._study,
-                executor=executor,
-                lines=lines,
+                self._study,
+                LocalTraining(task, examples, trainer or executor, log.bind(participant=identity.public.hex()[:8])),
                 may_begin=self._gate.is_open,
                 behaviour=behaviours(identity.public),
             )
-            for identity, (examples, name) in zip(identities, held, strict=True)
+            for identity, (examples, _) in zip(identities, held, strict=True)
         ]
 
     async def run(self) -> int:

@@ -293,13 +293,9 @@ async def _wait(home: JoinedHome, say: Say) -> None:
         if refused and not answer.answer:
             raise _unsigned(home, answer.reason)
         try:
+            names = (identity_uri(home.identity),)
             signed = check_answer(
-                answer.answer,
-                authority_public=authority,
-                request_id=hashlib.sha256(home.request).digest(),
-                ca=ca,
-                key=key,
-                names=(identity_uri(home.identity),),
+                answer.answer, authority_public=authority, request=home.request, ca=ca, key=key, names=names
             )
         except EnrolmentRefused as error:
             raise (

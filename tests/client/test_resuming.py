@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -312,8 +313,8 @@ def session_of(read: Callable[[], Awaitable[Any]], write: Any = no_write) -> cli
 
 def lonely() -> Any:
     """A participant that nothing but the test talks to, with room for two messages."""
-    nothing: dict[str, Any] = dict.fromkeys(("policy", "training", "data_name", "journal", "study", "executor"))
-    made: Any = Participant(IdentityKey.generate(os.urandom), lines=RoundLines(dict), **nothing)
+    study: Any = mock.Mock(lines=RoundLines(dict))
+    made: Any = Participant(IdentityKey.generate(os.urandom), study, mock.Mock())
     made._inbox = asyncio.Queue(2)
     return made
 
