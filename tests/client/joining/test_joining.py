@@ -590,8 +590,8 @@ def test_the_description_of_the_coordinators_powers(authority: Authority, advers
         assert (told in text) != trusted, told
     policy = accepted_plan(seen)
     assert policy.get("curious_coordinator", False) == trusted
-    check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
+    check_accepts(Path("policy.toml"), PolicyTable(**policy), seen, nothing="")
     if trusted:
         del policy["curious_coordinator"]
         with pytest.raises(Failure, match="curious-coordinator"):
-            check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
+            check_accepts(Path("policy.toml"), PolicyTable(**policy), seen, nothing="")
