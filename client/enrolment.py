@@ -280,10 +280,8 @@ def _read_certificate(der: bytes, address: str) -> x509.Certificate:
 
 
 def _difference(metadata: Any) -> float | None:
-    for key, value in metadata or ():
-        if key == TIME_METADATA:
-            try:
-                return int(value) + 0.5 - time.time()
-            except ValueError:
-                return None
-    return None
+    told = dict(metadata or ()).get(TIME_METADATA)
+    try:
+        return None if told is None else int(told) + 0.5 - time.time()
+    except ValueError:
+        return None

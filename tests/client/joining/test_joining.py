@@ -345,10 +345,6 @@ def test_foreign_code_is_named_by_the_participant(task: str, options: dict[str, 
     assert not ran.exists()  # only when it takes part
 
 
-def test_no_other_task_than_the_study_s(joining: Joining) -> None:
-    assert "the study's task is synthetic" in joining.refused(task="planted:Task")
-
-
 def test_with_a_policy(joining: Joining) -> None:
     file = joining.work / "mine.toml"
     file.write_text(LOOSE)
