@@ -75,14 +75,14 @@ def found(directory: Path, settings: AuthorityTable, *, address: str, names: Seq
     with whole_folder(directory) as work:
         folder = write_folder(work, settings, keys)
         files.write(work / COORDINATOR_FOLDER)
-        with locked(folder.state, 0) as store:
-            begin(folder, store, (), now)
-            write_roster(folder, store, work / COORDINATOR_FOLDER, now)
+        with locked(folder, 0) as store:
+            begin(store, (), now)
+            write_roster(store, work / COORDINATOR_FOLDER, now)
         (work / ".gitignore").write_bytes(b"*\n")  # keys must never be committed
     return open_folder(directory)
 
 
-def write_roster(folder: AuthorityFolder, store: AuthorityStore, place: Path, now: float) -> list[Path]:
+def write_roster(store: AuthorityStore, place: Path, now: float) -> list[Path]:
     """Write the newest roster and what belongs to it into a folder; after a crash each file is old or new.
 
     Returns the files: the lottery's seeds if there are any, the history, that it is the newest, and the roster, which
@@ -90,19 +90,18 @@ def write_roster(folder: AuthorityFolder, store: AuthorityStore, place: Path, no
 
     Raises AuthorityError: there is no roster, so the authority's folder isn't whole.
     """
-    made = package_of(folder, store, now)
+    made = package_of(store, now)
     if made is None:
-        raise AuthorityError(f"{store.path} has signed no roster: the folder isn't whole, restore it")
+        raise AuthorityError(f"{store.folder.state} has signed no roster: the folder isn't whole, restore it")
     package = made[0]
     place.mkdir(parents=True, exist_ok=True)
-    written = [place / HISTORY_FILE, place / NEWEST_FILE, place / ROSTER_FILE]
+    files = {HISTORY_FILE: package.history_file, NEWEST_FILE: package.newest_file, ROSTER_FILE: package.roster_file}
     if package.lottery_file is not None:
-        # The seeds reveal who is drawn for the coming rounds: they stay 0600, for the coordinator only.
-        replace_durably(place / LOTTERY_FILE, package.lottery_file)
-    for file, content in zip(written, (package.history_file, package.newest_file, package.roster_file), strict=True):
-        replace_durably(file, content)
-        file.chmod(0o644)
-    return [*([] if package.lottery_file is None else [place / LOTTERY_FILE]), *written]
+        files = {LOTTERY_FILE: package.lottery_file, **files}
+    for name, content in files.items():
+        # The seeds reveal who is drawn for the coming rounds: they are for the coordinator only.
+        replace_durably(place / name, content, mode=0o600 if name == LOTTERY_FILE else 0o644)
+    return [place / name for name in files]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-from authority.folder import AuthorityError, AuthorityFolder
+from authority.folder import AuthorityError
 from authority.store import AuthorityStore, Invitation, Member, desk_codes_forgotten
 from runtime.text import duration, several
 from secagg.encoding import RandomBytes
@@ -34,14 +34,7 @@ def check_clock(store: AuthorityStore, now: float) -> None:
 
 
 def invite(
-    folder: AuthorityFolder,
-    store: AuthorityStore,
-    *,
-    name: str,
-    valid_s: float,
-    now: float,
-    random_bytes: RandomBytes,
-    from_desk: bool = False,
+    store: AuthorityStore, *, name: str, valid_s: float, now: float, random_bytes: RandomBytes, from_desk: bool = False
 ) -> JoinCode:
     """A new join code, stored before it is returned; ``name``: of the participant's host, empty if the participant
     chooses.
@@ -61,7 +54,7 @@ def invite(
         )
     if name and name.casefold() in taken_names(store, now):
         raise AuthorityError(f"the name {name} is or was a participant's, or promised to one: choose another")
-    places = folder.settings.places
+    places = store.folder.settings.places
     if places and store.present() >= places:
         raise AuthorityError(f"all {places} places of the study are taken: revoke a participant first")
     document = store.terms()
@@ -70,7 +63,7 @@ def invite(
             "this authority has signed no terms yet, and a join code names them: run `sordino authority terms DIR`"
         )
     terms = hashlib.sha256(document).digest()
-    code = JoinCode.new(folder.keys.public, terms, now + valid_s, random_bytes)
+    code = JoinCode.new(store.folder.keys.public, terms, now + valid_s, random_bytes)
     store.write(
         (
             "INSERT INTO invitations (code_id, secret, name, made, expires, from_desk) VALUES (?, ?, ?, ?, ?, ?)",
@@ -81,18 +74,18 @@ def invite(
     return code
 
 
-def without_place(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
+def without_place(store: AuthorityStore, now: float) -> int:
     """How many of the open codes would get no place if all were used; 0 if the number of places isn't limited."""
-    if not folder.settings.places:
+    if not store.folder.settings.places:
         return 0
     invited, _ = store.open_codes(now)
-    return min(invited, max(0, -open_places(folder, store, now)))
+    return min(invited, max(0, -open_places(store, now)))
 
 
-def open_places(folder: AuthorityFolder, store: AuthorityStore, now: float) -> int:
+def open_places(store: AuthorityStore, now: float) -> int:
     """Of a limited number of places, those without a member or an open code; below 0: too many open codes."""
     invited, _ = store.open_codes(now)
-    return folder.settings.places - store.present() - invited
+    return store.folder.settings.places - store.present() - invited
 
 
 def places_of_desk(store: AuthorityStore, now: float) -> int:

@@ -21,7 +21,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,7 +147,7 @@ class LocalEnrolmentSocket:
         if not self._may_ask():
             return {"refused": "busy"}
         try:
-            with locked(self._folder.state) as store:
+            with locked(self._folder) as store:
                 member = store.member(identity)
         except (AuthorityError, StorageError) as error:
             return {"refused": str(error)}
@@ -186,12 +186,12 @@ class LocalEnrolmentSocket:
 
     def _make_code(self) -> JoinCode:
         folder, now = self._folder, self._clock()
-        with locked(folder.state) as store:
-            if open_places(folder, store, now) < 1:
+        with locked(folder) as store:
+            if open_places(store, now) < 1:
                 raise AuthorityError(f"all {folder.settings.places} places are taken")
             if self._places is not None and places_of_desk(store, now) >= self._places:
                 raise AuthorityError(f"all {self._places} places of the socket are taken")
-            return invite(folder, store, name="", valid_s=VALID_S, now=now, random_bytes=os.urandom, from_desk=True)
+            return invite(store, name="", valid_s=VALID_S, now=now, random_bytes=os.urandom, from_desk=True)
 
     def _take_back(self, code: JoinCode) -> None:
         """Withdraw a code that can't have been used: its place is free, and the next code's making deletes it."""
@@ -200,23 +200,11 @@ class LocalEnrolmentSocket:
             (self._clock(), code.code_id),
         )
         try:
-            with locked(self._folder.state) as store:
+            with locked(self._folder) as store:
                 store.write(withdrawn)
         except (AuthorityError, StorageError):
             return  # the code expires
         self._tell({"taken_back": code.code_id.hex()})
-
-
-@contextlib.contextmanager
-def open_local_enrolment(
-    folder: AuthorityFolder, path: Path | None, tell: Callable[[dict[str, Any]], None], places: int | None = None
-) -> Iterator[LocalEnrolmentSocket | None]:
-    """A local enrolment socket until the block ends; None without a path. Raises as `LocalEnrolmentSocket`."""
-    if path is None:
-        yield None
-        return
-    with contextlib.closing(LocalEnrolmentSocket(folder, path, tell, places=places)) as opened:
-        yield opened
 
 
 def _listen(path: Path) -> socket.socket:

@@ -308,7 +308,6 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     clock = time.time()
     now = datetime.datetime.fromtimestamp(int(clock), datetime.UTC)
     authority = AuthorityKeys.make(name, now)
-    public = authority.public.hex()
     try:
         files = make_coordinator_files(name, authority, new.client_address, making.names, now)
     except InvalidCard as error:
@@ -339,21 +338,20 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
                 held["data_identity"] = f"{study.study.task}, partition {part} of {study.places}"
             participants.append({"key": file, **held})
             entries.append(RosterEntry(secret.public_key().public_bytes_raw(), host))
-        text = host_toml(
-            _HOST_HEADER,
-            name=host,
-            study=name,
-            task=study.study.task,
-            task_options=study.task,
-            authority_public_key=public,
-            address=new.client_address,
-            enrolment=new.client_enrolment,
-            give_up_s=60.0 if study.coordinator.one_machine else 0.0,  # a trial ends by itself
-            policy=_policy(study, plan),
-            data=data,
-            participants=participants,
-        )
-        _write_public(work / "hosts" / host / "host.toml", text.encode())
+        tables = {
+            "host": {"name": host},
+            "study": {"name": name, "task": study.study.task, "authority_public_key": authority.public.hex()},
+            "coordinator": {
+                "address": new.client_address,
+                "enrolment": new.client_enrolment,
+                "give_up_s": 60.0 if study.coordinator.one_machine else 0.0,  # a trial ends by itself
+            },
+            "policy": _policy(study, plan),
+            "task": study.task,
+            "data": data,
+            "participants": participants,
+        }
+        _write_public(work / "hosts" / host / "host.toml", host_toml(_HOST_HEADER, tables).encode())
         if dataset == OWN and not brought:
             (work / "hosts" / host / "data").mkdir(mode=0o700)
         _write_public(work / "hosts" / host / "ca.pem", authority.tls.pem)
@@ -414,9 +412,9 @@ def _write_authority(
         detail = error.errors(include_url=False)[0]
         raise InputFailure(f"the study can't be written. study.name = {study.study.name!r}: {detail['msg']}.") from None
     folder = write_folder(work / "authority", settings, keys)
-    with locked(folder.state) as store:
-        begin(folder, store, entries, clock, terms=study.document().to_bytes())
-        write_roster(folder, store, work, clock)
+    with locked(folder) as store:
+        begin(store, entries, clock, terms=study.document().to_bytes())
+        write_roster(store, work, clock)
 
 
 def _check_files(work: Path, names: list[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from authority.folder import AuthorityError, AuthorityFolder
+from authority.folder import AuthorityError
 from authority.invitations import check_clock, name_for
 from authority.store import AuthorityStore, Invitation, Judged, Member, admitted
 from runtime.durable import Statement, StorageError
@@ -42,12 +42,12 @@ class Judgement:
     answer: bytes | None = None  # signed, to be published; None until the next roster version is signed
 
 
-def newest_roster(folder: AuthorityFolder, store: AuthorityStore) -> Roster | None:
+def newest_roster(store: AuthorityStore) -> Roster | None:
     """The last roster that was signed.
 
     Raises AuthorityError: the store belongs to another authority than the keys beside it.
     """
-    newest = store.newest()
+    newest, folder = store.newest(), store.folder
     if newest is None:
         return None
     try:
@@ -75,18 +75,16 @@ def read_requests(datas: Sequence[bytes]) -> list[SignedRequest]:
     return list(found.values())
 
 
-def look(
-    folder: AuthorityFolder, store: AuthorityStore, signed: SignedRequest, roster: Roster | None, now: float
-) -> Judgement:
+def look(store: AuthorityStore, signed: SignedRequest, roster: Roster | None, now: float) -> Judgement:
     """How a request would be judged under ``roster`` (of `newest_roster`); changes nothing. ``now`` is the authority's
     clock, the only one that decides whether a code has expired.
     """
     request = signed.request
     before = store.judged(signed.id)
     if before is not None:
-        return _known(folder, store, signed, before)
-    if request.study != folder.settings.study:
-        return Judgement(signed, "refuse", f"this is the authority of the study {folder.settings.study}")
+        return _known(store, signed, before)
+    if request.study != store.folder.settings.study:
+        return Judgement(signed, "refuse", f"this is the authority of the study {store.folder.settings.study}")
     member = store.member(request.identity)
     if request.kind == "renew":
         refused, proven = _refuse_renewal(member, roster), member is not None
@@ -100,7 +98,7 @@ def look(
         return Judgement(signed, "later", f"more than {REQUESTS_A_DAY} requests of one identity in a day", proven=True)
     if member is not None:
         return Judgement(signed, "accept", host=member.host, proven=True)
-    places = folder.settings.places
+    places = store.folder.settings.places
     if places and store.present() >= places:
         return Judgement(signed, "refuse", f"all {places} places of the study are taken", proven=True)
     assert invitation is not None  # noqa: S101  # else it was refused
@@ -108,11 +106,11 @@ def look(
     return Judgement(signed, "accept", host=host, proven=True)
 
 
-def _known(folder: AuthorityFolder, store: AuthorityStore, signed: SignedRequest, before: Judged) -> Judgement:
+def _known(store: AuthorityStore, signed: SignedRequest, before: Judged) -> Judgement:
     if before.answer is None:
         member = store.member(before.identity)
         return Judgement(signed, "known", "it waits for the next version", member.host if member else "", proven=True)
-    answer = verify_answer(before.answer, folder.keys.public)
+    answer = verify_answer(before.answer, store.folder.keys.public)
     return Judgement(signed, "known", answer.reason, answer.host, proven=True, answer=before.answer)
 
 
@@ -141,7 +139,6 @@ def _refuse_join(
 
 
 def judge(
-    folder: AuthorityFolder,
     store: AuthorityStore,
     requests: Sequence[SignedRequest],
     now: float,
@@ -153,13 +150,13 @@ def judge(
     decision couldn't be stored; earlier ones are, and none is sent.
     """
     check_clock(store, now)
-    roster = newest_roster(folder, store)
+    roster = newest_roster(store)
     done = []
     for signed in requests:
         if not chosen(signed):
             continue
         try:
-            done.append(_judge_one(folder, store, signed, roster, now))
+            done.append(_judge_one(store, signed, roster, now))
         except CertificateError as error:  # a fault of this folder: the request waits until it is corrected
             done.append(Judgement(signed, "later", str(error)))
         except (StorageError, AuthorityError):
@@ -169,21 +166,19 @@ def judge(
     return done
 
 
-def _judge_one(
-    folder: AuthorityFolder, store: AuthorityStore, signed: SignedRequest, roster: Roster | None, now: float
-) -> Judgement:
-    request, found = signed.request, look(folder, store, signed, roster, now)
+def _judge_one(store: AuthorityStore, signed: SignedRequest, roster: Roster | None, now: float) -> Judgement:
+    request, found = signed.request, look(store, signed, roster, now)
     if found.verdict in ("known", "later"):
         return found
     version = 0 if roster is None else roster.version
     if found.verdict == "refuse":
-        refusal = sign_answer(Answer(signed.id, False, found.reason, "", b"", version), folder.keys.signing)
+        refusal = sign_answer(Answer(signed.id, False, found.reason, "", b"", version), store.folder.keys.signing)
         if found.proven:
             store.write(_stored(signed, now, refusal))
         return Judgement(signed, "refuse", found.reason, proven=found.proven, answer=refusal)
     answer = None
     if roster is not None and request.identity in roster.positions:
-        answer = accept(folder, store, signed.id, request.identity, request.csr, version, now)
+        answer = accept(store, signed.id, request.identity, request.csr, version, now)
     statements = [_stored(signed, now, answer)]
     if request.kind == "join":
         # Repeating an identity with its code changes nothing.
@@ -204,7 +199,6 @@ def _stored(signed: SignedRequest, now: float, answer: bytes | None) -> Statemen
 
 
 def accept(
-    folder: AuthorityFolder,
     store: AuthorityStore,
     request_id: bytes,
     identity: bytes,
@@ -221,6 +215,6 @@ def accept(
     # A host that was made with the study may have several identities behind one certificate.
     uri = identity_uri(identity) if found.by_code else host_uri(found.host)
     when = datetime.datetime.fromtimestamp(math.floor(now), datetime.UTC)
-    certificate = folder.keys.tls.issue_client(key_of_request(csr), uri, when, folder.settings.client_days)
+    certificate = store.folder.keys.tls.issue_client(key_of_request(csr), uri, when, store.folder.settings.client_days)
     answer = Answer(request_id, True, "", found.host, certificate, version, found.place)
-    return sign_answer(answer, folder.keys.signing)
+    return sign_answer(answer, store.folder.keys.signing)

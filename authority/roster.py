@@ -24,7 +24,6 @@ from wire.study import InvalidStudy, StudyDocument, write_draws
 
 
 def begin(
-    folder: AuthorityFolder,
     store: AuthorityStore,
     entries: Sequence[RosterEntry],
     now: float,
@@ -36,18 +35,18 @@ def begin(
     ``terms``: the study document, where there is one already. Raises AuthorityError: there is already a version.
     """
     if store.newest() is not None:
-        raise AuthorityError(f"{folder.path} has signed rosters already")
+        raise AuthorityError(f"{store.folder.path} has signed rosters already")
     members = [admitted(entry.identity, entry.host, False, now) for entry in entries]
     listed = tuple(sorted(entries, key=lambda entry: entry.identity))
     if terms is not None:
-        accept_terms(folder, store, terms, now)
-    _close(folder, store, None, 1, listed, now, random_bytes, members)
+        accept_terms(store, terms, now)
+    _close(store, None, listed, now, random_bytes, members)
 
 
-def accept_terms(folder: AuthorityFolder, store: AuthorityStore, document: bytes, now: float) -> None:
+def accept_terms(store: AuthorityStore, document: bytes, now: float) -> None:
     """Make a study document the terms of the next version of the roster; idempotent. Raises as `read_terms`."""
     check_clock(store, now)
-    read_terms(folder, document)
+    read_terms(store.folder, document)
     if store.terms() != document:
         store.write(_in_force(store, document, now))
 
@@ -75,9 +74,7 @@ def read_terms(folder: AuthorityFolder, document: bytes) -> StudyDocument:
     return terms
 
 
-def sign_next(
-    folder: AuthorityFolder, store: AuthorityStore, now: float, *, random_bytes: RandomBytes = os.urandom
-) -> Version | None:
+def sign_next(store: AuthorityStore, now: float, *, random_bytes: RandomBytes = os.urandom) -> Version | None:
     """Sign the next version, and answer the requests that waited for it.
 
     Everything is durable before this returns, and nothing is published here: a stored version is the only one with its
@@ -87,7 +84,7 @@ def sign_next(
     was signed.
     """
     check_clock(store, now)
-    last = newest_roster(folder, store)
+    last = newest_roster(store)
     members = {member.identity: member for member in store.members()}
     entries = tuple(RosterEntry(member.identity, member.host) for member in members.values() if member.revoked is None)
     version = 1 if last is None else last.version + 1
@@ -98,10 +95,10 @@ def sign_next(
         member = members[request.identity]
         if member.revoked is not None:
             refusal = Answer(request.id, False, "this identity was revoked before it was listed", "", b"", version - 1)
-            answer = sign_answer(refusal, folder.keys.signing)
+            answer = sign_answer(refusal, store.folder.keys.signing)
         else:
             try:
-                answer = accept(folder, store, request.id, request.identity, request.csr, version, now, member)
+                answer = accept(store, request.id, request.identity, request.csr, version, now, member)
             except CertificateError:  # the request keeps waiting; revocations must be signed nevertheless
                 continue
         answers.append(("UPDATE requests SET answer = ? WHERE id = ?", (answer, request.id)))
@@ -109,17 +106,12 @@ def sign_next(
         if answers:
             store.write(*answers)
         return None
-    _close(folder, store, last, version, entries, now, random_bytes, answers)
+    _close(store, last, entries, now, random_bytes, answers)
     return store.newest()
 
 
 def adopt(
-    folder: AuthorityFolder,
-    store: AuthorityStore,
-    roster_file: bytes,
-    history_file: bytes,
-    now: float,
-    document: bytes | None = None,
+    store: AuthorityStore, roster_file: bytes, history_file: bytes, now: float, document: bytes | None = None
 ) -> Roster:
     """Go on from a later roster that this authority signed, after its folder was restored from an older copy.
 
@@ -131,12 +123,12 @@ def adopt(
     terms are missing.
     """
     check_clock(store, now)
-    last = newest_roster(folder, store)
+    last = newest_roster(store)
     seen = (0, NONE) if last is None else (last.version, last.digest())
     try:
-        roster, heads = verify_roster(roster_file, folder.keys.public), read_history(history_file)
-        if roster.study != folder.settings.study or roster.version <= seen[0]:
-            raise InvalidRoster(f"it isn't a later one of the study {folder.settings.study!r}")
+        roster, heads = verify_roster(roster_file, store.folder.keys.public), read_history(history_file)
+        if roster.study != store.folder.settings.study or roster.version <= seen[0]:
+            raise InvalidRoster(f"it isn't a later one of the study {store.folder.settings.study!r}")
         check_descent(seen, roster, heads)
     except InvalidRoster as error:
         raise AuthorityError(f"nothing can go on from that roster: {error}") from error
@@ -147,7 +139,7 @@ def adopt(
                 f"that roster has the terms {roster.terms.hex()}, which this folder doesn't hold: carry the "
                 "coordinator's terms.json beside it"
             )
-        read_terms(folder, held := document)
+        read_terms(store.folder, held := document)
     here = {member.identity: member for member in store.members()}
     left = [one for one in here if one not in roster.positions and here[one].revoked is None]
     added = "INSERT INTO versions (version, signed, participants, roster, head, published) VALUES (?, ?, ?, ?, ?, 1)"
@@ -169,20 +161,19 @@ def _terms_digest(store: AuthorityStore) -> bytes:
 
 
 def _close(
-    folder: AuthorityFolder,
     store: AuthorityStore,
     last: Roster | None,
-    version: int,
     entries: tuple[RosterEntry, ...],
     now: float,
     random_bytes: RandomBytes,
     statements: Sequence[Statement],
 ) -> None:
-    study, rounds = folder.settings.study, folder.settings.draws
+    study, rounds = store.folder.settings.study, store.folder.settings.draws
+    version, previous = (1, NONE) if last is None else (last.version + 1, last.digest())
     # Cohorts are drawn only now that the list is closed, so no request can be made in order to be in one of them.
     draws = Draws.draw(study, version, rounds, random_bytes) if rounds else None
     try:
-        lottery, previous = None if draws is None else draws.lottery, NONE if last is None else last.digest()
+        lottery = None if draws is None else draws.lottery
         roster = Roster(study, version, entries, lottery, _terms_digest(store), previous)
     except InvalidRoster as error:
         raise AuthorityError(f"no further version can be signed: {error}") from error
@@ -197,7 +188,7 @@ def _close(
                 version,
                 now,
                 len(entries),
-                sign_roster(roster, folder.keys.signing),
+                sign_roster(roster, store.folder.keys.signing),
                 write_history([roster.head]),
                 None if draws is None else write_draws(draws),
             ),
@@ -226,7 +217,7 @@ def stated_until(store: AuthorityStore) -> int:
     return math.floor(newest.stated) + valid_s if valid_s else 0
 
 
-def state_newest(folder: AuthorityFolder, store: AuthorityStore, newest: Version, now: float) -> bytes:
+def state_newest(store: AuthorityStore, newest: Version, now: float) -> bytes:
     """Sign that this version is the newest, for its `validity_s`.
 
     Raises AuthorityError: this machine's clock is behind.
@@ -237,12 +228,12 @@ def state_newest(folder: AuthorityFolder, store: AuthorityStore, newest: Version
     store.write(("UPDATE versions SET stated = ? WHERE version = ?", (now, head.version)))
     until = signed + validity_s(store, newest)
     return sign_newest(
-        NewestRoster(head.study, head.version, head.digest(), head.terms, signed, until), folder.keys.signing
+        NewestRoster(head.study, head.version, head.digest(), head.terms, signed, until), store.folder.keys.signing
     )
 
 
 def package_of(
-    folder: AuthorityFolder, store: AuthorityStore, now: float, answers: Sequence[bytes] = ()
+    store: AuthorityStore, now: float, answers: Sequence[bytes] = ()
 ) -> tuple[Package, int, list[bytes]] | None:
     """The newest roster with all answers that no coordinator has confirmed, and further ``answers``, such as refusals,
     which aren't stored.
@@ -253,7 +244,7 @@ def package_of(
     if newest is None:
         return None
     every = tuple(dict.fromkeys([answer for _, answer in stored] + list(answers)))
-    files = (newest.roster, state_newest(folder, store, newest, now), write_history(history(store)), newest.lottery)
+    files = (newest.roster, state_newest(store, newest, now), write_history(history(store)), newest.lottery)
     return Package(*files, every), newest.version, [request_id for request_id, _ in stored]
 
 

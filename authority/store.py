@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from authority.folder import AuthorityError
+from authority.folder import AuthorityError, AuthorityFolder
 from runtime.durable import DurableStore, Statement, hold
 
 APPLICATION_ID: Final = 0x534F4155  # "SOAU"
@@ -42,6 +42,7 @@ CREATE TABLE versions (
 );
 CREATE TABLE terms (sha256 BLOB PRIMARY KEY, document BLOB NOT NULL, accepted REAL NOT NULL) WITHOUT ROWID
 """
+_OPEN: Final = "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?"  # invitations that can still be used
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,12 @@ class Version:
 
 
 class AuthorityStore:
-    """The open file. Reads see every decision; `write` returns when it is durable."""
+    """The open file of a folder. Reads see every decision; `write` returns when it is durable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: AuthorityFolder) -> None:
         """Raises runtime.durable.StorageError: not an authority's store, or not writable."""
-        self.path = path
-        self._store = DurableStore(path, _SCHEMA, APPLICATION_ID, FORMAT)
+        self.folder = folder
+        self._store = DurableStore(folder.state, _SCHEMA, APPLICATION_ID, FORMAT)
 
     def close(self) -> None:
         """Write what is queued and release the file."""
@@ -123,38 +124,29 @@ class AuthorityStore:
     def _number(self, query: str, *parameters: object) -> int:
         return int(self._store.read(query, parameters)[0][0])
 
-    def _invitations(self, condition: str = "", *parameters: object) -> list[Invitation]:
-        return self._all(Invitation, "invitations", f"{condition} ORDER BY made, code_id", *parameters)
-
     def invitations(self) -> list[Invitation]:
         """All, the newest last."""
-        return self._invitations()
+        return self._all(Invitation, "invitations", "ORDER BY made, code_id")
 
     def invitation(self, code_id: bytes) -> Invitation | None:
-        return next(iter(self._invitations("WHERE code_id = ?", code_id)), None)
+        return next(iter(self._all(Invitation, "invitations", "WHERE code_id = ?", code_id)), None)
 
     def open_invitations(self, now: float) -> list[Invitation]:
         """Those that can still be used, the newest last."""
-        return self._invitations("WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?", now)
+        return self._all(Invitation, "invitations", f"{_OPEN} ORDER BY made, code_id", now)
 
     def open_codes(self, now: float) -> tuple[int, int]:
         """How many invitations are open, and how many of these are from the local enrolment socket."""
-        rows = self._store.read(
-            "SELECT count(*), coalesce(sum(from_desk), 0) FROM invitations "
-            "WHERE identity IS NULL AND withdrawn IS NULL AND expires > ?",
-            (now,),
-        )
-        return int(rows[0][0]), int(rows[0][1])
-
-    def _members(self, condition: str = "", *parameters: object) -> list[Member]:
-        return self._all(Member, "members", f"{condition} ORDER BY identity", *parameters)
+        found = f"SELECT count(*), coalesce(sum(from_desk), 0) FROM invitations {_OPEN}"
+        [(every, of_desk)] = self._store.read(found, (now,))
+        return int(every), int(of_desk)
 
     def members(self) -> list[Member]:
         """Everybody who ever was one, in ascending order of identity."""
-        return self._members()
+        return self._all(Member, "members", "ORDER BY identity")
 
     def member(self, identity: bytes) -> Member | None:
-        return next(iter(self._members("WHERE identity = ?", identity)), None)
+        return next(iter(self._all(Member, "members", "WHERE identity = ?", identity)), None)
 
     def present(self) -> int:
         """How many members there are now."""
@@ -171,15 +163,12 @@ class AuthorityStore:
         """Host names of all members ever."""
         return [row[0] for row in self._store.read("SELECT host FROM members")]
 
-    def _judged(self, condition: str, *parameters: object) -> list[Judged]:
-        return self._all(Judged, "requests", f"WHERE {condition} ORDER BY id", *parameters)
-
     def judged(self, request_id: bytes) -> Judged | None:
-        return next(iter(self._judged("id = ?", request_id)), None)
+        return next(iter(self._all(Judged, "requests", "WHERE id = ?", request_id)), None)
 
     def waiting(self) -> list[Judged]:
         """Accepted requests to join that wait for the next version."""
-        return self._judged("answer IS NULL")
+        return self._all(Judged, "requests", "WHERE answer IS NULL ORDER BY id")
 
     def judged_since(self, identity: bytes, since: float) -> int:
         """How many requests of an identity were accepted after a time."""
@@ -187,10 +176,8 @@ class AuthorityStore:
 
     def unpublished(self) -> list[tuple[bytes, bytes]]:
         """(request id, answer) that no coordinator has confirmed yet; at most as many as fit one package."""
-        rows = self._store.read(
-            "SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id LIMIT ?", (AT_ONCE,)
-        )
-        return [(row[0], row[1]) for row in rows]
+        found = "SELECT id, answer FROM requests WHERE answer IS NOT NULL AND NOT published ORDER BY id LIMIT ?"
+        return [(request_id, answer) for request_id, answer in self._store.read(found, (AT_ONCE,))]
 
     def versions(self) -> list[tuple[int, float, int, bool]]:
         """(version, signed, participants, published) of each, in ascending order."""
@@ -212,12 +199,12 @@ class AuthorityStore:
 
     def last_written(self) -> float:
         """The time of the last decision, by the clock of its machine; 0 if there is none."""
-        row = self._store.read(
-            "SELECT max((SELECT coalesce(max(made), 0) FROM invitations), (SELECT coalesce(max(judged), 0) FROM "
-            "requests), (SELECT coalesce(max(max(signed, stated)), 0) FROM versions), (SELECT coalesce(max(revoked), "
-            "0) FROM members), (SELECT coalesce(max(accepted), 0) FROM terms))"
-        )[0]
-        return float(row[0])
+        [(last,)] = self._store.read(
+            "SELECT max(at) FROM (SELECT 0 AS at UNION ALL SELECT max(made) FROM invitations UNION ALL SELECT "
+            "max(judged) FROM requests UNION ALL SELECT max(max(signed, stated)) FROM versions UNION ALL SELECT "
+            "max(revoked) FROM members UNION ALL SELECT max(accepted) FROM terms)"
+        )
+        return float(last)
 
 
 def admitted(identity: bytes, host: str, by_code: bool, joined: float) -> Statement:
@@ -242,13 +229,13 @@ def desk_codes_forgotten(now: float, expired_before: float) -> Statement:
 
 
 @contextlib.contextmanager
-def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
+def locked(folder: AuthorityFolder, wait_s: float = WAIT_S) -> Iterator[AuthorityStore]:
     """The store of an authority, for exclusive use, after at most ``wait_s``.
 
     Raises AuthorityError: another process still uses it; StorageError: as `AuthorityStore`.
     """
-    with exclusive(path.with_name("authority.lock"), wait_s):
-        store = AuthorityStore(path)
+    with exclusive(folder.path / "authority.lock", wait_s):
+        store = AuthorityStore(folder)
         try:
             yield store
         finally:

@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from authority.folder import AuthorityError, AuthorityFolder
+from authority.folder import AuthorityError
 from authority.invitations import SHORTEST_BEGINNING
 from authority.requests import Judgement, newest_roster
 from authority.roster import stated_until
 from authority.store import AuthorityStore, Invitation
 from authority.visit import Visit
-from runtime.text import counted, duration
-from runtime.text import minute as minute
+from runtime.text import counted, duration, minute
 from wire.join_code import show_fingerprint
 
 _VERDICTS: Final = {"accept": "accepted", "refuse": "refused", "known": "judged before", "later": "waits"}
@@ -97,15 +96,15 @@ def chosen(seen: Sequence[Judgement], beginnings: Sequence[str]) -> set[bytes] |
     return wanted
 
 
-def overview(folder: AuthorityFolder, store: AuthorityStore, now: float) -> dict[str, Any]:
+def overview(store: AuthorityStore, now: float) -> dict[str, Any]:
     """Stable JSON names; times in seconds since 1970."""
-    roster = newest_roster(folder, store)
+    roster = newest_roster(store)
     listed = {} if roster is None else roster.positions
     return {
-        "study": folder.settings.study,
-        "fingerprint": folder.keys.fingerprint.hex(),
-        "authority_public_key": folder.keys.public.hex(),
-        "coordinator": folder.settings.coordinator,
+        "study": store.folder.settings.study,
+        "fingerprint": store.folder.keys.fingerprint.hex(),
+        "authority_public_key": store.folder.keys.public.hex(),
+        "coordinator": store.folder.settings.coordinator,
         "at": now,
         "until": stated_until(store),
         "members": [

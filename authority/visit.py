@@ -42,9 +42,9 @@ class Visit:
 def preview(folder: AuthorityFolder, link: Link) -> list[Judgement]:
     """The requests at the coordinator, and how they would be judged; changes nothing."""
     requests = read_requests(link.pending().requests)
-    with locked(folder.state) as store:
-        roster = newest_roster(folder, store)
-        return [look(folder, store, signed, roster, time.time()) for signed in requests]
+    with locked(folder) as store:
+        roster = newest_roster(store)
+        return [look(store, signed, roster, time.time()) for signed in requests]
 
 
 def attend(
@@ -67,11 +67,11 @@ def attend(
     pending = link.pending()
     requests = read_requests(pending.requests)
     signed = None
-    with locked(folder.state, wait_s) as store:
+    with locked(folder, wait_s) as store:
         check_not_behind(store, pending.roster_version)
-        judgements = judge(folder, store, requests, clock(), chosen)
+        judgements = judge(store, requests, clock(), chosen)
         if sign:
-            version = sign_next(folder, store, clock(), random_bytes=random_bytes)
+            version = sign_next(store, clock(), random_bytes=random_bytes)
             signed = None if version is None else (version.version, version.participants)
         # A request that was judged before and still waits at the coordinator: its answer was lost.
         lost = [one.answer for one in judgements if one.answer is not None]
@@ -79,7 +79,7 @@ def attend(
         wanted = bool(lost or store.unpublished()) or (newest is not None and newest.version > pending.roster_version)
         if newest is not None and not wanted:  # nothing is signed that isn't published
             wanted = max(pending.newest_until - clock(), 0) < validity_s(store, newest) / 2
-        package = package_of(folder, store, clock(), lost) if wanted else None
+        package = package_of(store, clock(), lost) if wanted else None
         if newest is not None and not newest.published and newest.version == pending.roster_version:
             mark_published(store, newest.version, ())  # by hand
     published = None
@@ -90,7 +90,7 @@ def attend(
         except LinkError as error:
             what = "the decisions are" if signed is None else f"version {number} is signed and will be"
             raise LinkError(f"{error}. Nothing is lost: {what} published by the next visit") from error
-        with locked(folder.state, wait_s) as store:
+        with locked(folder, wait_s) as store:
             mark_published(store, number, request_ids)
     return Visit(judgements, signed, published, waiting)
 
@@ -118,7 +118,7 @@ def sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None
 
     Raises InputFailure: the policy refuses them; those of `Link.document` and `authority.roster.read_terms`.
     """
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         if store.terms() is not None:
             return
     document = link.document()
@@ -127,8 +127,8 @@ def sign_first(folder: AuthorityFolder, link: Link, policy: PolicyTable) -> None
     except PolicyRefusal as error:
         refused = f"the policy of --first-terms refuses the study's terms ({error}). Nothing was signed."
         raise InputFailure(refused) from None
-    with locked(folder.state) as store:
-        accept_terms(folder, store, document, time.time())
+    with locked(folder) as store:
+        accept_terms(store, document, time.time())
 
 
 def rest(

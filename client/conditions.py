@@ -9,10 +9,11 @@ disconnected. It leaves only between attempts: finishing one costs less than a d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,6 +36,18 @@ class NotNow(Exception):
 
 class Left(Exception):
     """This host's owner has left the study, and no attempt is under way."""
+
+
+@contextlib.asynccontextmanager
+async def running(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Tasks that are cancelled, and have ended, with the block."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Machine:
@@ -191,12 +204,10 @@ class Gate:
         """
         self._why_not, self._poll_s, self._sleep, self._clock = why_not, poll_s, sleep, clock
         self._shut_at = 0.0
-        self._open, self._shut = asyncio.Event(), asyncio.Event()
-        self._told: frozenset[str] = frozenset()
         self._conditions: Mapping[str, str] | None = {} if why_not is None else None  # None: not looked at yet
         self._owner: Mapping[str, str] = {}
+        self._found: Mapping[str, str] = {}  # of both
         self._left, self._changed = False, asyncio.Event()
-        self._take()
 
     async def run(self) -> None:
         while self._why_not is not None:
@@ -214,44 +225,42 @@ class Gate:
         self._take()
 
     def _take(self) -> None:
-        found = {**(self._conditions or {}), **self._owner}
-        if found:
-            if not self._shut.is_set():
-                self._shut_at = self._clock()
-            self._open.clear()
-            self._shut.set()
-        elif self._conditions is not None:
-            self._shut.clear()
-            self._open.set()
+        before, self._found = self._found, {**(self._conditions or {}), **self._owner}
+        if self._found and not before:
+            self._shut_at = self._clock()
         self._changed.set()
-        if found.keys() != self._told:
+        if self._found.keys() != before.keys():
             if self._left:
-                log.info("leaving the study: an attempt under way is finished first", reason="; ".join(found.values()))
-            elif found:
-                log.info("not taking part now, until this changes", reason="; ".join(found.values()))
-            elif self._told:
+                event = "leaving the study: an attempt under way is finished first"
+            elif self._found:
+                event = "not taking part now, until this changes"
+            else:
                 log.info("taking part again: what stood in the way has gone")
-            self._told = frozenset(found)
+                return
+            log.info(event, reason="; ".join(self._found.values()))
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
 
     def is_open(self) -> bool:
-        return self._open.is_set()
+        return self._conditions is not None and not self._found
 
     def is_overdue(self) -> bool:
         """Whether the time for finishing an attempt is over, over all its sessions."""
-        return self._shut.is_set() and self._clock() - self._shut_at >= LONGEST_FINISH_S
+        return bool(self._found) and self._clock() - self._shut_at >= LONGEST_FINISH_S
 
     async def shut(self) -> None:
         """Wait until a condition doesn't hold, or the owner says so."""
-        await self._shut.wait()
+        await self._until(lambda: bool(self._found))
 
     async def opened(self) -> bool:
         """Wait until all conditions hold; returns whether there was anything to wait for. Raises `Left`."""
-        waited = not self._open.is_set()
-        while not self._open.is_set():
-            if self._left:
-                raise Left
-            self._changed.clear()
-            await self._changed.wait()
+        waited = not self.is_open()
+        await self._until(lambda: self.is_open() or self._left)
+        if not self.is_open():
+            raise Left
         return waited
 
     async def within(self, work: Coroutine[Any, Any, T], under_way: Callable[[], bool]) -> T:
@@ -259,21 +268,17 @@ class Gate:
 
         Raises NotNow if a condition ended the work; where `is_overdue`, the caller must give up the attempt.
         """
-        working, leaving = asyncio.create_task(work), asyncio.create_task(self._time_to_leave(under_way))
-        try:
-            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            raise NotNow
-        finally:
-            for task in (working, leaving):
-                task.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+        async with running(work, self._time_to_leave(under_way)) as tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                raise NotNow
+            result: T = tasks[0].result()
+            return result
 
     async def _time_to_leave(self, under_way: Callable[[], bool]) -> None:
         while True:
-            await self._shut.wait()
-            while self._shut.is_set():
+            await self.shut()
+            while self._found:
                 if not under_way() or self.is_overdue():
                     return
                 await self._sleep(1.0)

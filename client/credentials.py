@@ -6,6 +6,7 @@ so after a crash at any moment there is a matching pair, old or new. The pair th
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from runtime.durable import replace_durably
+from runtime.failure import InputFailure
 from runtime.key_files import KeyFileError, read_key_file
 from runtime.text import minute
 from secagg.keys import IdentityKey
@@ -23,6 +25,7 @@ from wire.certificates import UNREADABLE, CertificateError, read_ed25519_key
 RENEWED_FILE: Final = "renewed.pem"
 LARGEST_CHAIN: Final = 64 * 1024
 RENEW_AT: Final = 1 / 3  # of the validity that is left
+SOON_S: Final = 14 * 86_400.0  # before its end, `sordino doctor` warns of one that isn't renewed
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,28 @@ class ClientCertificate:
 
     def check_time(self, now: float) -> None:
         """Raises CertificateError where it isn't valid yet, or no longer, by this machine's clock; with both times."""
-        if now < self.not_before:
-            raise CertificateError(
-                f"the certificate {self.path} is valid from {minute(self.not_before)} on, and this machine's clock "
-                f"says {minute(now)}: the clock may be wrong, set it"
-            )
-        if now >= self.not_after:
-            raise CertificateError(
-                f"the certificate {self.path} expired on {minute(self.not_after)} (this machine's clock says "
-                f"{minute(now)}): unless the clock is wrong, ask the study's authority for a new join code and join "
-                "again into a new folder, with --ledger and the old folder's ledger.sqlite: the new identity continues "
-                "with the same budget"
-            )
+        remedy = (
+            "ask the study's authority for a new join code and join again into a new folder, with --ledger and the old "
+            "folder's ledger.sqlite: the new identity continues with the same budget"
+        )
+        check_validity(str(self.path), self.not_before, self.not_after, now, remedy)
 
     def renew_at(self) -> float:
         """When a third of its validity is left."""
         return self.not_after - (self.not_after - self.not_before) * RENEW_AT
+
+
+def check_validity(which: str, begins: float, ends: float, now: float, remedy: str) -> None:
+    """As `ClientCertificate.check_time`, of any certificate; ``remedy``: what to do about one that has expired."""
+    says = f"this machine's clock says {minute(now)}"
+    if now < begins:
+        raise CertificateError(
+            f"the certificate {which} is valid from {minute(begins)} on, and {says}: the clock may be wrong, set it"
+        )
+    if now >= ends:
+        raise CertificateError(
+            f"the certificate {which} expired on {minute(ends)} ({says}): unless the clock is wrong, {remedy}"
+        )
 
 
 def load_certificate(certificate: Path, key: Path) -> ClientCertificate:
@@ -129,6 +138,26 @@ def _pair(chain: bytes, key: bytes, path: Path) -> ClientCertificate:
 
 def _public(key: object) -> bytes:
     return bytes(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))  # type: ignore[attr-defined]
+
+
+def valid_until(pair: ClientCertificate, ca: Path, remedy: str, *, soon: bool = True) -> str:
+    """Until when a certificate holds. Raises InputFailure: not now, or not for long, or another authority signed it."""
+    leaf, *_ = x509.load_pem_x509_certificates(pair.chain)
+    if not any(_issued(leaf, one) for one in x509.load_pem_x509_certificates(ca.read_bytes())):
+        raise InputFailure(f"{pair.path} wasn't signed by the TLS authority in {ca}: copy both from one place.")
+    now = time.time()
+    check_validity(str(pair.path), pair.not_before, pair.not_after, now, remedy)
+    if soon and now + SOON_S >= pair.not_after:
+        raise InputFailure(f"{pair.path} expires on {minute(pair.not_after)}: {remedy}.")
+    return f"valid until {minute(pair.not_after)}"
+
+
+def _issued(leaf: object, authority: object) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)  # type: ignore[attr-defined]
+    except Exception:  # a wrong name, key or signature: three types
+        return False
+    return True
 
 
 def load_identity(path: Path) -> IdentityKey:

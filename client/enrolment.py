@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from google.protobuf.message import DecodeError
 
 from client.connection import open_channel
+from client.credentials import check_validity
 from client.unreachable import trouble_of
 from runtime.address import split_address
 from runtime.failure import InputFailure, NetworkFailure
@@ -80,11 +81,11 @@ async def look(address: str, fingerprint: bytes, terms: bytes = b"") -> Look:
     The authority must have signed the document as the study's newest terms, and its digest must begin with ``terms``.
 
     Raises EnrolmentUnavailable: there is no answer; NobodyListens if the port is closed; EnrolmentRefused: another
-    authority, an invalid card or document, terms that it hasn't signed or not lately, or a wrong clock.
+    authority, an invalid card or document, terms that it hasn't signed or not lately, or a wrong clock; of the last
+    also CertificateError.
     """
     der = await asyncio.to_thread(_fetch_certificate, address)
     certificate = _read_certificate(der, address)
-    _check_times(certificate, address)
     # Trusted for this one call, whose answer is checked by the authority's signature.
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     async with open_channel(address, pem) as channel:
@@ -170,17 +171,16 @@ async def ask(channel: grpc.aio.Channel, address: str, request: bytes) -> pb.Enr
 
 
 def check_answer(
-    data: bytes, *, authority_public: bytes, request_id: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
+    data: bytes, *, authority_public: bytes, request: bytes, ca: bytes, key: bytes, names: tuple[str, ...]
 ) -> Answer:
     """Read an answer, and check that its certificate is the requested one; raises EnrolmentRefused.
 
     Args:
-        request_id: SHA-256 of the request's bytes.
         ca, key: the study's certificate authority, and the private key of the request, PEM.
         names: URIs; the certificate must name exactly one of them, and nothing else.
     """
     try:
-        answer = verify_answer(data, authority_public, request_id)
+        answer = verify_answer(data, authority_public, hashlib.sha256(request).digest())
     except InvalidAnswer as error:
         raise EnrolmentRefused(str(error)) from error
     if answer.accepted:
@@ -269,32 +269,19 @@ def _fetch_certificate(address: str) -> bytes:
 
 
 def _read_certificate(der: bytes, address: str) -> x509.Certificate:
+    """Also checks its times, by this machine's clock."""
     try:
-        return x509.load_der_x509_certificate(der)
+        certificate = x509.load_der_x509_certificate(der)
     except UNREADABLE as error:
         raise EnrolmentRefused(f"{address} shows a certificate that can't be read: it is no coordinator") from error
-
-
-def _check_times(certificate: x509.Certificate, address: str) -> None:
-    now = time.time()
     begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
-    if now < begins:
-        raise EnrolmentRefused(
-            f"the certificate of {address} is valid from {minute(begins)} on, and this machine's clock says "
-            f"{minute(now)}: the clock may be wrong, set it"
-        )
-    if now >= ends:
-        raise EnrolmentRefused(
-            f"the certificate of {address} expired on {minute(ends)}, and this machine's clock says {minute(now)}: "
-            "unless the clock is wrong, ask the study's owner for a new one"
-        )
+    check_validity(f"of {address}", begins, ends, time.time(), "ask the study's owner for a new one")
+    return certificate
 
 
 def _difference(metadata: Any) -> float | None:
-    for key, value in metadata or ():
-        if key == TIME_METADATA:
-            try:
-                return int(value) + 0.5 - time.time()
-            except ValueError:
-                return None
-    return None
+    told = dict(metadata or ()).get(TIME_METADATA)
+    try:
+        return None if told is None else int(told) + 0.5 - time.time()
+    except ValueError:
+        return None

@@ -223,39 +223,15 @@ def _repeated(values: Sequence[Any]) -> Any:
     return next((value for value, number in Counter(values).items() if number > 1), None)
 
 
-def host_toml(
-    header: Sequence[str],
-    *,
-    name: str,
-    study: str,
-    task: str,
-    task_options: Mapping[str, Any],
-    authority_public_key: str,
-    sha256: str | None = None,
-    address: str,
-    enrolment: str,
-    give_up_s: float,
-    policy: Mapping[str, Any],
-    data: Mapping[str, Any],
-    participants: Sequence[Mapping[str, Any]],
-    ledger: str = "ledger.sqlite",
-) -> str:
+def host_toml(header: Sequence[str], tables: Mapping[str, Any]) -> str:
     """A host.toml with comments, which `load` reads; ``header`` has the lines of the comment at its top.
 
-    ``name`` is the host's; policy, data and participants are tables; a policy may also name its file.
+    ``tables``: all but [conditions], in the order of the file; of the first three, keys may be left out. A policy may
+    also name its file.
     """
-    tables = {
-        "host": {"name": name, "journal": "journal.sqlite", "ledger": ledger},
-        "study": {"name": study, "task": task, "authority_public_key": authority_public_key, "sha256": sha256},
-        "coordinator": CoordinatorTable.model_construct(
-            address=address, enrolment=enrolment, give_up_s=give_up_s
-        ).model_dump(),
-        "policy": policy,
-        "task": task_options,
-        "data": data,
-        "participants": participants,
-    }
-    return tables_toml(HostConfiguration, tables, header, OPTION_HELP)
+    models: dict[str, type[Table]] = {"host": HostTable, "study": StudyTable, "coordinator": CoordinatorTable}
+    complete = {name: model.model_construct(**tables[name]).model_dump() for name, model in models.items()}
+    return tables_toml(HostConfiguration, {**tables, **complete}, header, OPTION_HELP)
 
 
 def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:

@@ -240,7 +240,8 @@ class _NotedEnd:
 
     def __init__(self, journal: Path, ledger: Path) -> None:
         self._journal, self._ledger = journal, ledger
-        self.head = _noted(journal)
+        rows = _read(journal, "SELECT rows, hash FROM ledger")
+        self.head = Head(*rows[0]) if rows else None
         self._met: Head | None = None
 
     def begin(self, known: Head) -> None:
@@ -331,11 +332,6 @@ def accepted_terms(journal: Path, study: str) -> str:
     """The SHA-256 of the study document that was accepted last, in hexadecimal digits; empty if none was."""
     rows = _read(journal, "SELECT document FROM studies WHERE study = ?", (study,))
     return bytes(rows[0][0]).hex() if rows else ""
-
-
-def _noted(journal: Path) -> Head | None:
-    rows = _read(journal, "SELECT rows, hash FROM ledger")
-    return Head(*rows[0]) if rows else None
 
 
 def _read(journal: Path, query: str, given: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:

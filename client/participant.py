@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -17,13 +16,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import structlog
 
 from client.behaviour import HONEST, Behaviour, Encoding, Number
-from client.conditions import NotNow
+from client.conditions import NotNow, running
 from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Session, UploadRejected
-from client.journal import AlreadyJoined, ClientJournal
-from client.log_lines import RoundLines
+from client.journal import AlreadyJoined
 from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import ResumableSession
-from client.settings import Policy
 from client.study_terms import StudyAcceptance, StudyTerms
 from client.training import Contribution, LocalTraining
 from mechanisms.encoder import InvalidUpdate, Words
@@ -103,27 +100,16 @@ class Participant:
     def __init__(
         self,
         identity: IdentityKey,
-        *,
-        policy: Policy,
-        training: LocalTraining,
-        data_name: str,
-        journal: ClientJournal,
         study: StudyAcceptance,
-        executor: Executor,
-        lines: RoundLines,
+        training: LocalTraining,
+        *,
         may_begin: Callable[[], bool] = lambda: True,
         behaviour: Behaviour = HONEST,
     ) -> None:
-        """
-        Args:
-            data_name: the data's name in the ledger; see `client.held_data`.
-            executor: for the protocol's arithmetic, so that the event loop stays free.
-            lines: reports the end of each attempt.
-            may_begin: called when an attempt is announced; if it returns False, the participant leaves instead.
-        """
-        self.identity, self.data_name, self.training, self.behaviour = identity, data_name, training, behaviour
-        self._policy, self._journal, self._study, self._executor = policy, journal, study, executor
-        self._lines, self._may_begin = lines, may_begin
+        """``may_begin``: called when an attempt is announced; if it returns False, the participant leaves instead."""
+        self.identity, self.training, self.behaviour = identity, training, behaviour
+        self._study, self._policy, self._journal = study, study.settings.policy, study.journal
+        self._executor, self._lines, self._may_begin = study.executor, study.lines, may_begin
         self._terms: StudyTerms | None = None
         self._attempt: _Attempt | None = None
         # Read but not handled: an attempt continues while its session breaks and another one is opened.
@@ -154,25 +140,20 @@ class Participant:
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
-        async def send(ready: pb.Ready) -> None:
-            await session.send(pb.ParticipantMessage(ready=ready))
-
-        await self.behaviour.say((0, 0), "ready", self._session.attach(session), send)
-        listening, beating = asyncio.create_task(self._listen(session)), asyncio.create_task(session.beat())
-        try:
-            await asyncio.wait({listening, beating, self._worker}, return_when=asyncio.FIRST_COMPLETED)
-            await self.rest(0)
-            if not listening.done():
-                beating.result()  # which only ever raises
-            return listening.result()
-        except asyncio.CancelledError:
-            await session.leave()
-            raise
-        finally:
-            self._session.detach(session)
-            for task in (listening, beating):
-                task.cancel()
-            await asyncio.gather(listening, beating, return_exceptions=True)
+        await self._say((0, 0), "ready", self._session.attach(session), session)
+        async with running(self._listen(session), session.beat()) as (listening, beating):
+            try:
+                await asyncio.wait({listening, beating, self._worker}, return_when=asyncio.FIRST_COMPLETED)
+                await self.rest(0)
+                if not listening.done():
+                    beating.result()  # which only ever raises
+                reason: str | None = listening.result()
+                return reason
+            except asyncio.CancelledError:
+                await session.leave()
+                raise
+            finally:
+                self._session.detach(session)
 
     async def rest(self, seconds: float) -> None:
         """Wait between two sessions; raises the error that ended the handling of messages, if there is one."""
@@ -252,12 +233,9 @@ class Participant:
         except PolicyRefusal as error:
             log.warning("refused by policy", rule=error.reason, reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_BUDGET if error.own_budget else pb.REFUSAL_CODE_POLICY)
-        except UploadRejected as error:
+        except (UploadRejected, DocumentUnavailable) as error:
             # Usually the coordinator has dropped this participant already; otherwise this spares it the deadline.
-            log.info("upload not taken", reason=str(error))
-            await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
-        except DocumentUnavailable as error:
-            log.info("no model", reason=str(error))
+            log.info("upload not taken" if isinstance(error, UploadRejected) else "no model", reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except AlreadyJoined as error:
             log.info("skips this attempt: it joined it, or a later one, before")
@@ -275,14 +253,10 @@ class Participant:
     async def _refuse(self, number: Number, code: pb.RefusalCode, joined: Number = (0, 0)) -> None:
         self._drop_attempt()
         self._over(number, "refused here, see above")
-
-        async def send(refusal: pb.Refusal) -> None:
-            await self._session.send(pb.ParticipantMessage(refusal=refusal))
-
         refusal = pb.Refusal(
             round=number[0], attempt=number[1], code=code, joined_round=joined[0], joined_attempt=joined[1]
         )
-        await self.behaviour.say(number, "refusal", refusal, send)
+        await self._say(number, "refusal", refusal)
 
     async def _handle(self, kind: str, message: Any) -> None:
         match kind:
@@ -302,7 +276,7 @@ class Participant:
                 sharing = _expect(attempt.phase, ShareKeys, kind)
                 collecting, shares = await self._compute(sharing.receive, codec.read_cohort_keys(message))
                 attempt.phase = collecting
-                await self._say(attempt, "share_keys", codec.write_sealed_shares(shares))
+                await self._say(attempt.number, "share_keys", codec.write_sealed_shares(shares))
                 attempt.agreed = asyncio.ensure_future(self._compute(collecting.agree))
                 attempt.agreed.add_done_callback(_retrieve)
             case "neighbour_shares":
@@ -319,7 +293,7 @@ class Participant:
                 unmasking, signature = await self._compute(check.receive, codec.read_survivor_sets(message))
                 attempt.phase = unmasking
                 await self._journal.sign(*self._key(attempt), unmasking.statement)
-                await self._say(attempt, "consistency", codec.write_consistency(signature))
+                await self._say(attempt.number, "consistency", codec.write_consistency(signature))
             case "unmasking_request":
                 await self._unmask(attempt, codec.read_unmasking_request(message))
             case "round_end":
@@ -376,13 +350,13 @@ class Participant:
         self._drop_attempt()
         terms, config = await self._configuration(message)
         number = (config.round, config.attempt)
-        self._check_policy(terms, number, config.model_digest)
+        self._allowed_charge(terms, number, config.model_digest)
         advertise = await self._compute(AdvertiseKeys, config, self.identity, os.urandom)
         await self._journal.join(terms.study_sha256.hex(), self.identity.public, *number)
         phase, advertisement = await self._advertise(advertise, config)
         self._attempt = self._under_way(terms, config, phase)
         self._lines.begun(number, self.identity.public)
-        await self._say(self._attempt, "advertise_keys", codec.write_advertisement(advertisement))
+        await self._say(number, "advertise_keys", codec.write_advertisement(advertisement))
 
     async def _advertise(self, advertise: AdvertiseKeys, config: RoundConfig) -> tuple[ShareKeys, Advertisement]:
         return await self._compute(advertise.advertise)
@@ -433,8 +407,8 @@ class Participant:
         clips = (await attempt.model).clips
         check_clips(self._policy, clips)
         # Charged before this waits for anything that uses the data: from here on, the round is paid for in any case.
-        self._check_policy(attempt.terms, attempt.number, attempt.model_sha256)
-        await self._journal.charge(self._entry(attempt.terms, attempt.number))
+        charge = self._allowed_charge(attempt.terms, attempt.number, attempt.model_sha256)
+        await self._journal.charge(charge)
         self._charged = Charge(attempt.terms, attempt.number, masking.cohort)
         attempt.charged.set()
         encoding = Encoding(attempt.number, attempt.terms.document.plan, masking.cohort.context, clips)
@@ -449,7 +423,7 @@ class Participant:
             attempt.packed = masked.packed
             await asyncio.sleep(leaves - loop.time())
             offered = pb.MaskedInputOffer(sha256=masked.sha256, signature=masked.signature)
-            await self._say(attempt, "masked_input", offered)
+            await self._say(attempt.number, "masked_input", offered)
 
         attempt.offering = offering = asyncio.create_task(offer())
         offering.add_done_callback(_retrieve)
@@ -483,7 +457,7 @@ class Participant:
             self._charged = None  # from here on, the sum may hold this input
             await self._journal.answer(*self._key(attempt), answered.request_digest, exact)
             self._lines.in_sum(attempt.number, self.identity.public, survivors)
-        await self._say(attempt, "unmasking", codec.write_unmasking_reply(reply))
+        await self._say(attempt.number, "unmasking", codec.write_unmasking_reply(reply))
 
     async def _take_back(self, message: pb.SurvivorProof) -> None:
         """A sum was opened without this participant: if a quorum signed that, the attempt costs it nothing."""
@@ -510,33 +484,29 @@ class Participant:
             round=number[0],
             attempt=number[1],
             identity=self.identity.public,
-            data=self.data_name,
+            data=self._study.data_names[self.identity.public],
             **more,
         )
 
-    def _check_policy(self, terms: StudyTerms, number: Number, model_sha256: bytes) -> None:
-        check_round(
-            self._policy,
-            terms.document.plan,
-            self._journal.ledger.totals,
-            study_sha256=terms.study_sha256,
-            identity=self.identity.public,
-            data_name=self.data_name,
-            number=number,
-            model_sha256=model_sha256,
-        )
+    def _allowed_charge(self, terms: StudyTerms, number: Number, model_sha256: bytes) -> LedgerEntry:
+        """The charge for an attempt; raises PolicyRefusal."""
+        charge = self._entry(terms, number)
+        check_round(self._policy, terms.document.plan, self._journal.ledger.totals, charge, model_sha256)
+        return charge
 
     def _key(self, attempt: _Attempt) -> tuple[str, bytes, int, int]:
         return attempt.terms.study_sha256.hex(), self.identity.public, *attempt.number
 
-    async def _say(self, attempt: _Attempt, kind: str, content: Any) -> None:
-        round_, number = attempt.number
+    async def _say(self, number: Number, kind: str, content: Any, session: Session | None = None) -> None:
+        """One message; by default as soon as a session can take it."""
 
         async def send(content: Any) -> None:
-            phase: dict[str, Any] = {"round": round_, "attempt": number, kind: content}
-            await self._session.send(pb.ParticipantMessage(phase=pb.PhaseMessage(**phase)))
+            message: dict[str, Any] = {kind: content}
+            if kind not in ("ready", "refusal"):
+                message = {"phase": pb.PhaseMessage(round=number[0], attempt=number[1], **message)}
+            await (session or self._session).send(pb.ParticipantMessage(**message))
 
-        await self.behaviour.say(attempt.number, kind, content, send)
+        await self.behaviour.say(number, kind, content, send)
 
     async def _compute(self, function: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(function, *arguments, **more))

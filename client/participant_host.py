@@ -9,21 +9,20 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import structlog
 
-from client.absence import Absence
 from client.behaviour import HONEST, Behaviour
-from client.conditions import Gate, Left, Machine, NotNow
+from client.conditions import Gate, Left, Machine, NotNow, running
 from client.connection import Channels, DocumentMismatch, DocumentUnavailable, open_session
 from client.credentials import ClientCertificate, load_certificate, load_identity
 from client.enrolment import EnrolmentRefused, EnrolmentUnavailable
 from client.held_data import check_forms, held_data
 from client.journal import ClientJournal
-from client.log_lines import RoundLines
 from client.owners_word import hear_owner, nothing_left, watch_owner
 from client.participant import Participant, Resting
 from client.renewal import Renewal
@@ -32,6 +31,7 @@ from client.study_terms import SharedRoster, StudyAcceptance, StudyTerms
 from client.training import LocalTraining, failure_summary
 from client.unreachable import (
     ANSWERED,
+    Absence,
     Trouble,
     WebProxy,
     is_connected,
@@ -143,8 +143,10 @@ class ParticipantHost:
         self._calls = 0  # participants that have a session, or are opening one
         self._opening = asyncio.Semaphore(OPENING_AT_ONCE)
         self._ended: set[str] = set()
-        self._machine = Machine()
-        self._gate = Gate(self._why_not if settings.conditions != Conditions() else None)
+        # Not the policy's hours and rounds per day: a participant that disconnected for them would reveal them to the
+        # coordinator, for which all refusals look alike.
+        why_not = partial(asyncio.to_thread, Machine().why_not, settings.conditions)
+        self._gate = Gate(why_not if settings.conditions != Conditions() else None)
         try:
             task = make_task(settings.study.task, dict(settings.task))
             if held is None:
@@ -166,32 +168,16 @@ class ParticipantHost:
         if keep_roster is None:
             keep_roster = SharedRoster.of if len(identities) > 1 else lambda roster: roster
         self._study = StudyAcceptance(settings, journal, executor, task=task, data_names=names, keep_roster=keep_roster)
-        lines = RoundLines(self._study.spent)
         self._participants = [
             Participant(
                 identity,
-                policy=settings.policy,
-                training=LocalTraining(
-                    task, examples, trainer or executor, log.bind(participant=identity.public.hex()[:8])
-                ),
-                data_name=name,
-                journal=journal,
-                study=self._study,
-                executor=executor,
-                lines=lines,
+                self._study,
+                LocalTraining(task, examples, trainer or executor, log.bind(participant=identity.public.hex()[:8])),
                 may_begin=self._gate.is_open,
                 behaviour=behaviours(identity.public),
             )
-            for identity, (examples, name) in zip(identities, held, strict=True)
+            for identity, (examples, _) in zip(identities, held, strict=True)
         ]
-
-    async def _why_not(self) -> dict[str, str]:
-        """The conditions that don't hold now.
-
-        Not the policy's hours and rounds per day: a participant that disconnected for them would reveal them to the
-        coordinator, for which all refusals look alike.
-        """
-        return await asyncio.to_thread(self._machine.why_not, self._settings.conditions)
 
     async def run(self) -> int:
         """Run until the study has ended for every participant or the process is stopped; returns the exit code."""
@@ -211,24 +197,22 @@ class ParticipantHost:
         home = self._settings.host.journal.parent
         hear_owner(home, self._gate)
         channels = self._channels = Channels(self._settings.coordinator.address, self._ca, self._certificate)
-        tasks = [asyncio.create_task(self._attend(channels, one)) for one in self._participants]
-        background = asyncio.gather(renewal.run(), self._gate.run(), watch_owner(home, self._gate))
         failures: list[Failure] = []
         try:
-            for done in asyncio.as_completed(tasks):
-                try:
-                    await done
-                except Failure as error:
-                    failures.append(error)
-                    if len(failures) == 1 and len(tasks) > 1 and error.code != ExitCode.STUDY:
-                        log.error("a participant of this host can't take part", reason=str(error))
+            async with (
+                running(*(self._attend(channels, one) for one in self._participants)) as tasks,
+                running(renewal.run(), self._gate.run(), watch_owner(home, self._gate)),
+            ):
+                for done in asyncio.as_completed(tasks):
+                    try:
+                        await done
+                    except Failure as error:
+                        failures.append(error)
+                        if len(failures) == 1 and len(tasks) > 1 and error.code != ExitCode.STUDY:
+                            log.error("a participant of this host can't take part", reason=str(error))
             if failures:
                 raise failures[0]
         finally:
-            for task in tasks:
-                task.cancel()
-            background.cancel()
-            await asyncio.gather(*tasks, background, return_exceptions=True)
             await channels.close(grace=1.0)
             # Only in the log: where a failed process is restarted, others could observe an exit code.
             if summary := failure_summary([one.training for one in self._participants]):
@@ -316,7 +300,8 @@ class ParticipantHost:
                 details = error.details() or error.code().name
                 if error.code() in FINAL:
                     raise InputFailure(f"{address}: {peer_text(details)}") from error
-                trouble = self._trouble(details, connected)
+                files = {"ca": str(self._settings.coordinator.ca), "certificate": str(self._certificate.path)}
+                trouble = trouble_told(details) if connected else trouble_of(details, proxy=self._web_proxy(), **files)
                 participant.behaviour.away(trouble.words)
             except DocumentUnavailable as error:
                 trouble = Trouble(0, str(error))
@@ -354,15 +339,10 @@ class ParticipantHost:
     async def _rest(self, participant: Participant, seconds: float, *sooner: Coroutine[Any, Any, Any]) -> None:
         """Until the next try; shorter if one of ``sooner`` is done, or this participant may not take part."""
         sooner = sooner if participant.under_way else (*sooner, self._gate.shut())
-        resting, *others = (asyncio.create_task(one) for one in (participant.rest(seconds), *sooner))
-        try:
-            await asyncio.wait((resting, *others), return_when=asyncio.FIRST_COMPLETED)
-            if resting.done():
-                resting.result()
-        finally:
-            for task in (resting, *others):
-                task.cancel()
-            await asyncio.gather(resting, *others, return_exceptions=True)
+        async with running(participant.rest(seconds), *sooner) as tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()
 
     async def _note_end(self, terms: StudyTerms, reason: str) -> None:
         """So that a later start doesn't wait for a coordinator that has gone."""
@@ -373,13 +353,6 @@ class ParticipantHost:
                 await self._journal.end_study(terms.study_sha256, terms.document.study, reason)
             except StorageError as error:
                 log.warning("the end of the study isn't written down, so a later start looks for it", reason=str(error))
-
-    def _trouble(self, details: str, connected: bool) -> Trouble:
-        if connected:
-            return trouble_told(details)
-        coordinator = self._settings.coordinator
-        files = {"ca": str(coordinator.ca), "certificate": str(self._certificate.path)}
-        return trouble_of(details, proxy=self._web_proxy(), **files)
 
     def _web_proxy(self) -> WebProxy | None:
         return web_proxy_of(self._settings.coordinator.address, os.environ)

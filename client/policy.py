@@ -15,15 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from client.policy_total import epsilon_after_plan, epsilon_in_total, kind_of_guarantee
 from client.settings import HostSettings, Policy, within
 from learning.options import shown_value
 from learning.task_names import trained_task
 from mechanisms.plan import Plan
 from secagg.roster import Roster
 from secagg.sharing import CURIOUS
-from wire.records.ledger_rows import epsilon, price
-from wire.records.ledger_totals import Totals
+from wire.records.ledger_rows import LedgerEntry, epsilon, price
+from wire.records.ledger_totals import Together, Totals, renyi_at
 from wire.study import StudyDocument
 
 REASONS: Final = (
@@ -111,51 +110,31 @@ def check_terms(policy: Policy, document: StudyDocument, study_sha256: bytes, to
     plan, found = document.plan, digests(document, study_sha256)
     _check_pinned("study-digest", policy, "study_digests", found["study_sha256"], "the study document is")
     for task in dict.fromkeys((document.task, trained_task(document.task, document.task_options))):
-        if policy.tasks is not None and task not in policy.tasks:
-            raise PolicyRefusal("task", f"the task is {task!r}, tasks allows {_listed(policy.tasks)}")
+        _check_listed("task", policy, "tasks", task, f"the task is {task!r}")
     words = "the task and its options have the digest"
     _check_pinned("task-digest", policy, "task_digests", found["task_sha256"], words)
     _check_mechanism(policy, plan)
-    if policy.key_agreements is not None and plan.key_agreement not in policy.key_agreements:
-        raise PolicyRefusal(
-            "key-agreement",
-            f"keys are agreed on by {plan.key_agreement}, key_agreements allows {_listed(policy.key_agreements)}",
-        )
-    valid, most_valid = document.roster_valid_s / 3600, policy.max_roster_valid_h
-    if most_valid is not None and not 0 < valid <= most_valid:
-        found_valid = f"for {valid:g} hours" if valid else "for ever"
-        raise PolicyRefusal(
-            "roster-validity",
-            f"the coordinator could withhold a revocation {found_valid}, max_roster_valid_h allows {most_valid:g}",
-        )
+    agreement = plan.key_agreement
+    _check_listed("key-agreement", policy, "key_agreements", agreement, f"keys are agreed on by {agreement}")
+    valid = document.roster_valid_s / 3600
+    withheld = f"the coordinator could withhold a revocation {f'for {valid:g} hours' if valid else 'for ever'}"
+    _check_most("roster-validity", policy, "max_roster_valid_h", valid or math.inf, withheld)
     _check_prices(policy, plan)
     _check_company(policy, plan)
     check_clips(policy, plan.clipping.clips)  # where they adapt, of the first round
-    least, most = policy.min_bits or 1, policy.max_bits or 62
-    if not least <= plan.bits <= most:
-        raise PolicyRefusal("bits", f"a value has {plan.bits} bits, min_bits and max_bits allow {least} to {most}")
-    if policy.max_dimension is not None and plan.dim > policy.max_dimension:
-        raise PolicyRefusal(
-            "dimension", f"an update has {plan.dim} values, max_dimension allows {policy.max_dimension}"
-        )
-    held_out, most_held_out = plan.evaluation.held_out, policy.max_held_out
-    if most_held_out is not None and held_out > most_held_out:
-        raise PolicyRefusal(
-            "evaluation",
-            f"participants evaluate the model on a share of {held_out:g} of their examples, max_held_out allows "
-            f"{most_held_out:g}",
-        )
+    _check_least("bits", policy, "min_bits", plan.bits, f"a value has {plan.bits} bits")
+    _check_most("bits", policy, "max_bits", plan.bits, f"a value has {plan.bits} bits")
+    _check_most("dimension", policy, "max_dimension", plan.dim, f"an update has {plan.dim} values")
+    held_out = plan.evaluation.held_out
+    evaluated = f"participants evaluate the model on a share of {held_out:g} of their examples"
+    _check_most("evaluation", policy, "max_held_out", held_out, evaluated)
     if totals is None or policy.max_epsilon_total is None:
         return
     check_guarantee(policy, plan, totals)
     # The whole plan must fit: otherwise the first rounds of a study that can't be finished would be paid for.
     after = epsilon_after_plan(plan, totals, delta=policy.total_delta, study_sha256=study_sha256)
-    if not after <= policy.max_epsilon_total:
-        raise PolicyRefusal(
-            "epsilon-in-total",
-            f"the {plan.participations} rounds of the study's plan would bring epsilon over all studies of this ledger "
-            f"to {after:.3f} at delta {policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
-        )
+    would = f"the {plan.participations} rounds of the study's plan would bring epsilon over all studies of this ledger"
+    _check_total(policy, after, would)
 
 
 def _check_pinned(reason: str, policy: Policy, key: str, found: str, words: str) -> None:
@@ -163,6 +142,25 @@ def _check_pinned(reason: str, policy: Policy, key: str, found: str, words: str)
     accepted = getattr(policy, key)
     if accepted is not None and found not in accepted:
         raise PolicyRefusal(reason, f"{words} {found}, which {key} doesn't hold")
+
+
+def _check_listed(reason: str, policy: Policy, key: str, found: str, words: str) -> None:
+    """Whether a list of names in the policy, if there is one, holds ``found``."""
+    accepted = getattr(policy, key)
+    if accepted is not None and found not in accepted:
+        raise PolicyRefusal(reason, f"{words}, {key} allows {_listed(accepted)}")
+
+
+def _check_least(reason: str, policy: Policy, key: str, found: float, words: str) -> None:
+    least = getattr(policy, key)
+    if least is not None and not found >= least:
+        raise PolicyRefusal(reason, f"{words}, {key} asks for {least:.10g}")
+
+
+def _check_most(reason: str, policy: Policy, key: str, found: float, words: str, *, own_budget: bool = False) -> None:
+    most = getattr(policy, key)
+    if most is not None and not found <= most:
+        raise PolicyRefusal(reason, f"{words}, {key} allows {most:.10g}", own_budget=own_budget)
 
 
 def _check_mechanism(policy: Policy, plan: Plan) -> None:
@@ -184,22 +182,18 @@ def _check_mechanism(policy: Policy, plan: Plan) -> None:
 
 
 def _check_prices(policy: Policy, plan: Plan) -> None:
-    if plan.budget_coordinator > policy.max_epsilon:
-        raise PolicyRefusal(
-            "epsilon-in-study",
-            f"the study's epsilon {plan.budget_coordinator:g} is above max_epsilon {policy.max_epsilon:g}",
-        )
-    if plan.delta > policy.max_delta:
-        raise PolicyRefusal("delta", f"the study's delta {plan.delta:g} is above max_delta {policy.max_delta:g}")
-    if policy.max_epsilon_round is None:
-        return
-    one = round_epsilon(plan, policy.max_delta)
-    if not one <= policy.max_epsilon_round:
-        raise PolicyRefusal(
-            "epsilon-in-round",
-            f"one round may cost epsilon {one:.4g} at delta {policy.max_delta:g}, above max_epsilon_round "
-            f"{policy.max_epsilon_round:g}",
-        )
+    budget = plan.budget_coordinator
+    _check_most("epsilon-in-study", policy, "max_epsilon", budget, f"the study's epsilon is {budget:g}")
+    _check_most("delta", policy, "max_delta", plan.delta, f"the study's delta is {plan.delta:g}")
+    if policy.max_epsilon_round is not None:
+        one = round_epsilon(plan, policy.max_delta)
+        words = f"one round may cost epsilon {one:.4g} at delta {policy.max_delta:g}"
+        _check_most("epsilon-in-round", policy, "max_epsilon_round", one, words)
+
+
+def _check_total(policy: Policy, total: float, would: str) -> None:
+    words = f"{would} to {total:.3f} at delta {policy.total_delta:g}"
+    _check_most("epsilon-in-total", policy, "max_epsilon_total", total, words)
 
 
 def round_epsilon(plan: Plan, delta: float) -> float:
@@ -213,33 +207,24 @@ def round_epsilon(plan: Plan, delta: float) -> float:
 
 def _check_company(policy: Policy, plan: Plan) -> None:
     """How many participants an update is hidden among, and what the study assumes of them."""
-
-    def at_least(reason: str, key: str, found: float, words: str) -> None:
-        least = getattr(policy, key)
-        if least is not None and found < least:
-            raise PolicyRefusal(reason, f"{words}, {key} asks for {least}")
-
-    colluders = f"the study assumes {plan.colluders} of {plan.clients} participants to collude"
+    begins = f"a round may begin with {plan.quorum} participants"
+    _check_least("cohort", policy, "min_cohort", plan.quorum, begins)
+    survive = f"a sum may hold only {plan.min_survivors} participants"
+    _check_least("survivors", policy, "min_survivors", plan.min_survivors, survive)
+    hidden = f"the study hides an update among at least {plan.h_min} honest participants"
+    _check_least("honest-survivors", policy, "min_honest_survivors", plan.h_min, hidden)
+    collude = f"the study assumes {plan.colluders} of {plan.clients} participants to collude"
+    _check_least("colluders", policy, "min_colluders", plan.colluders, collude)
     adversarial = f"the study assumes a share of {plan.adversarial:g} to be adversarial"
-    dropout = f"the study expects that a share of {plan.max_dropout:g} leaves a round"
-    at_least("cohort", "min_cohort", plan.quorum, f"a round may begin with {plan.quorum} participants")
-    at_least("survivors", "min_survivors", plan.min_survivors, f"a sum may hold only {plan.min_survivors} participants")
-    at_least(
-        "honest-survivors",
-        "min_honest_survivors",
-        plan.h_min,
-        f"the study hides an update among at least {plan.h_min} honest participants",
-    )
-    at_least("colluders", "min_colluders", plan.colluders, colluders)
-    at_least("adversarial", "min_adversarial", plan.adversarial, adversarial)
-    at_least("dropout", "min_dropout", plan.max_dropout, dropout)
+    _check_least("adversarial", policy, "min_adversarial", plan.adversarial, adversarial)
+    leave = f"the study expects that a share of {plan.max_dropout:g} leaves a round"
+    _check_least("dropout", policy, "min_dropout", plan.max_dropout, leave)
 
 
 def check_clips(policy: Policy, clips: Sequence[float]) -> None:
     """Raise PolicyRefusal if a round's clips (one per layer, L2 norms in data units) allow too long an update."""
     norm = math.hypot(*clips)
-    if policy.max_clip is not None and norm > policy.max_clip:
-        raise PolicyRefusal("clip", f"updates are clipped to {norm:g}, max_clip allows {policy.max_clip:g}")
+    _check_most("clip", policy, "max_clip", norm, f"updates are clipped to {norm:g}")
 
 
 def check_guarantee(policy: Policy, plan: Plan, totals: Totals) -> None:
@@ -275,22 +260,12 @@ def _listed(names: tuple[str, ...]) -> str:
     return " or ".join(repr(name) for name in names)
 
 
-def check_round(
-    policy: Policy,
-    plan: Plan,
-    totals: Totals,
-    *,
-    study_sha256: bytes,
-    identity: bytes,
-    data_name: str,
-    number: tuple[int, int],
-    model_sha256: bytes,
-) -> None:
-    """Whether a participant may be charged for attempt ``number`` (round, attempt) now.
+def check_round(policy: Policy, plan: Plan, totals: Totals, charge: LedgerEntry, model_sha256: bytes) -> None:
+    """Whether a participant may be charged for an attempt now.
 
     Args:
         totals: of the participants' ledger, over all studies.
-        data_name: of the participant's data; what all identities spent from it counts against the limits.
+        charge: the row to come, at h_min; what all identities spent from its data counts against the limits.
         model_sha256: of the model that the round begins with.
 
     Raises PolicyRefusal: the first condition that isn't met.
@@ -303,7 +278,7 @@ def check_round(
             raise PolicyRefusal(
                 "hours", f"it is {here.tm_hour:02}:{here.tm_min:02} here, hours allows {', '.join(policy.hours)}"
             )
-    attempt, most = (study_sha256.hex(), *number), policy.max_rounds_per_day
+    attempt, most = (charge.study_sha256, charge.round, charge.attempt), policy.max_rounds_per_day
     if most is not None:
         charged = totals.pace.within_a_day(now, besides=attempt)
         if charged >= most:
@@ -313,43 +288,93 @@ def check_round(
                 f"{charged} attempts were charged within 24 hours, max_rounds_per_day allows {most}; the next from "
                 f"{again}",
             )
-    check_budget(policy, plan, totals, study_sha256=study_sha256, identity=identity, data_name=data_name)
+    check_budget(policy, plan, totals, charge)
 
 
-def check_budget(
-    policy: Policy, plan: Plan, totals: Totals, *, study_sha256: bytes, identity: bytes, data_name: str
-) -> None:
+def check_budget(policy: Policy, plan: Plan, totals: Totals, charge: LedgerEntry) -> None:
     """Whether a participant may be charged once more: in the study, by the study's plan, and over all studies.
 
     Raises PolicyRefusal if the coming charge, at h_min, would exceed a limit.
     """
-    spent, coming = totals.spent(study_sha256, data_name), price(plan, plan.h_min)
-    draws = plan.clients * plan.padded_dim
-    own = totals.spent_by(study_sha256, identity)
+    study_sha256, identity = bytes.fromhex(charge.study_sha256), bytes.fromhex(charge.identity or "")
+    spent, own = totals.spent(study_sha256, charge.data), totals.spent_by(study_sha256, identity)
     after, own_after = (
-        epsilon(coming.order, one.renyi + coming.cost, plan.delta, one.all_draws + draws) for one in (spent, own)
+        epsilon(charge.order, one.renyi + charge.cost, plan.delta, one.all_draws + charge.draws) for one in (spent, own)
     )
     own_budget = not own_after <= plan.budget_coordinator
-    if not after <= policy.max_epsilon:
-        raise PolicyRefusal(
-            "epsilon-in-study",
-            f"one more round would bring epsilon to {after:.3f}, above max_epsilon {policy.max_epsilon:g}",
-            own_budget=own_budget,
-        )
+    would = f"one more round would bring epsilon to {after:.3f}"
+    _check_most("epsilon-in-study", policy, "max_epsilon", after, would, own_budget=own_budget)
     # The coordinator's filter stops there too; this check holds against a coordinator that ignores its filter.
     if not after <= plan.budget_coordinator:
         raise PolicyRefusal(
-            "epsilon-in-plan",
-            f"one more round would bring epsilon to {after:.3f}, above the study's budget {plan.budget_coordinator:g}",
-            own_budget=own_budget,
+            "epsilon-in-plan", f"{would}, above the study's budget {plan.budget_coordinator:g}", own_budget=own_budget
         )
     if policy.max_epsilon_total is None:
         return
     check_guarantee(policy, plan, totals)
-    total = epsilon_in_total(plan, totals, delta=policy.total_delta, study_sha256=study_sha256, data_name=data_name)
-    if not total <= policy.max_epsilon_total:
-        raise PolicyRefusal(
-            "epsilon-in-total",
-            f"one more round would bring epsilon over all studies of this ledger to {total:.3f} at delta "
-            f"{policy.total_delta:g}, above max_epsilon_total {policy.max_epsilon_total:g}",
-        )
+    total = epsilon_in_total(plan, totals, charge, delta=policy.total_delta)
+    _check_total(policy, total, "one more round would bring epsilon over all studies of this ledger")
+
+
+# ------------------------------------------------------------ epsilon over all studies
+
+
+# Of each study, the data with the highest cost over all its identities counts, as in `Totals.across_studies`: an upper
+# bound for every data set of the ledger. One order is used, that of the filter of the ledger's first study, so this is
+# a Renyi filter; for a single study the figure is the study's own.
+
+
+def kind_of_guarantee(adjacency: str, mechanism: str) -> tuple[str, bool]:
+    """(adjacency, whether the coordinator must be trusted): only costs of equal kinds may be added."""
+    return adjacency, mechanism == "gaussian"
+
+
+def epsilon_in_total(plan: Plan, totals: Totals, charge: LedgerEntry, *, delta: float) -> float:
+    """epsilon of all charges of the plan's kind of guarantee in this ledger, after one more, at h_min.
+
+    Infinite if a row has no bound at the order or above.
+    """
+    together, order = _together(plan, totals)
+    mine, draws = _coming(plan, order, 1)
+    spent = totals.spent(bytes.fromhex(charge.study_sha256), charge.data)
+    if spent.charges:
+        mine += totals.studies[charge.study_sha256].cost_at(spent, order)
+        draws += spent.all_draws
+    return _composed(together, order, charge.study_sha256, mine, draws, delta)
+
+
+def epsilon_after_plan(plan: Plan, totals: Totals, *, delta: float, study_sha256: bytes) -> float:
+    """`epsilon_in_total` after all rounds of the coming study's plan that may hold one participant, each at h_min.
+
+    Charges of that study that the ledger holds are part of its plan: only what exceeds the plan counts in addition.
+    """
+    together, order = _together(plan, totals)
+    return _composed(together, order, study_sha256.hex(), *_coming(plan, order, plan.participations), delta)
+
+
+def _together(plan: Plan, totals: Totals) -> tuple[Together | None, float]:
+    """The ledger's charges of the plan's kind of guarantee, and the order at which they are added."""
+    kind = kind_of_guarantee(plan.adjacency, plan.mechanism)
+    found = next((one for one in totals.across_studies() if (one.adjacency, one.coordinator_trusted) == kind), None)
+    return found, float(plan.order) if found is None else found.order
+
+
+def _coming(plan: Plan, order: float, sums: int) -> tuple[float, int]:
+    """Renyi cost at an order, and noise coordinates, of ``sums`` sums at h_min."""
+    one = price(plan, plan.h_min)
+    cost = one.cost if order == one.order else renyi_at(dict(one.curve), order)
+    return sums * cost, sums * plan.clients * plan.padded_dim
+
+
+def _composed(
+    together: Together | None, order: float, study_sha256: str, mine: float, draws: int, delta: float
+) -> float:
+    """With ``mine`` for the coming study, or the cost of another participant's data in it if that is higher."""
+    others, other_draws = 0.0, 0
+    for study in () if together is None else together.studies:
+        most = max((one.all_draws for one in study.by_data()), default=0)
+        if study.first.study_sha256 == study_sha256:
+            mine, draws = max(mine, study.renyi_at(order)), max(draws, most)
+        else:
+            others, other_draws = others + study.renyi_at(order), other_draws + most
+    return epsilon(order, others + mine, delta, other_draws + draws)

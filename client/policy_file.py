@@ -6,7 +6,6 @@ lists the keys and what each refuses.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -111,7 +110,7 @@ class PolicyTable(Table):
 
     def to_policy(self) -> Policy:
         """The same values without pydantic, for the process that runs."""
-        return Policy.from_values(json.loads(self.model_dump_json()))
+        return Policy(**self.model_dump())
 
     @field_validator(
         *("mechanisms", "key_agreements", "tasks", "task_digests", "study_digests", "model_digests", "hours"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -155,7 +154,7 @@ class Renewal:
             checked = check_answer(
                 answer.answer,
                 authority_public=self._settings.study.authority_public_key_bytes,
-                request_id=hashlib.sha256(request).digest(),
+                request=request,
                 ca=self._ca,
                 key=key,
                 # A certificate for another identity would disconnect participants.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from runtime.durable import DurableStore
 from secagg.client_phases import AdvertiseKeys, ShareKeys
@@ -34,7 +34,7 @@ class SpentState(InvalidState):
     """This attempt was begun before, or this state was used, or a newer one was saved: it answers nothing any more."""
 
 
-class SavedPhases:
+class SavedPhases(AbstractContextManager["SavedPhases"]):
     """The file of a participant that holds the key of its one living state; a context manager.
 
     If the file is restored from an older copy, the state of that time can be opened again: keep it out of backups.
@@ -87,15 +87,8 @@ class SavedPhases:
             self._write(config, identity, None)
         return phase
 
-    def close(self) -> None:
-        """Close the file."""
+    def __exit__(self, *_: object) -> None:
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def _at(self, config: RoundConfig, identity: IdentityKey) -> tuple[int, int, bytes | None]:
         rows = self._store.read(

@@ -97,12 +97,6 @@ class Policy:
         """The delta at which the total over all studies is stated."""
         return self.max_delta if self.max_delta_total is None else self.max_delta_total
 
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Policy:
-        """From what JSON holds of a `client.policy_file.PolicyTable`."""
-        given: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in values.items()}
-        return cls(**given)
-
 
 @dataclass(frozen=True)
 class Conditions:
@@ -140,13 +134,16 @@ class HostSettings:
     @classmethod
     def from_json(cls, text: str) -> HostSettings:
         values: dict[str, Any] = json.loads(text)
+        policy: dict[str, Any] = {
+            key: tuple(one) if isinstance(one, list) else one for key, one in values["policy"].items()
+        }
         return cls(
             host=Host(**_with_paths(values["host"], "journal", "ledger")),
             study=Study(**values["study"]),
             coordinator=Coordinator(**_with_paths(values["coordinator"], "ca", "certificate", "key")),
             task=values["task"],
             data=Data(**values["data"]),
-            policy=Policy.from_values(values["policy"]),
+            policy=Policy(**policy),
             participants=tuple(HostedParticipant(**_with_paths(one, "key", "data")) for one in values["participants"]),
             conditions=Conditions(**values.get("conditions", {})),
         )
@@ -160,22 +157,11 @@ MINUTES: Final = 24 * 60
 _WINDOW: Final = re.compile(r"(\d{2}):([0-5]\d)-(\d{2}):([0-5]\d)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Window:
-    """From ``start`` to before ``end``, in minutes after midnight; over midnight where end <= start."""
+def parse_window(text: str) -> tuple[int, int]:
+    """``HH:MM-HH:MM`` as minutes after midnight: the first, 0 to 1439, and the end, 1 to 1440; 24:00 ends a day.
 
-    start: int  # 0 to 1439
-    end: int  # 1 to 1440
-
-    def holds(self, minute: int) -> bool:
-        """Whether a minute of the day, 0 to 1439, lies within."""
-        if self.start < self.end:
-            return self.start <= minute < self.end
-        return minute >= self.start or minute < self.end
-
-
-def parse_window(text: str) -> Window:
-    """``HH:MM-HH:MM``; 24:00 ends a day. Raises ValueError for another form or time, or an empty window."""
+    Raises ValueError for another form or time, or an empty window.
+    """
     found = _WINDOW.fullmatch(text)
     if found is None:
         raise ValueError("must read HH:MM-HH:MM, such as 22:00-06:00")
@@ -185,9 +171,12 @@ def parse_window(text: str) -> Window:
         raise ValueError("must hold times of day from 00:00 to 24:00, such as 22:00-06:00")
     if start == end:
         raise ValueError("must not be empty: 00:00-24:00 is the whole day")
-    return Window(start, end or MINUTES)
+    return start, end or MINUTES
 
 
 def within(windows: Iterable[str], minute: int) -> bool:
-    """Whether a minute of the day, 0 to 1439, lies in one of the windows."""
-    return any(parse_window(text).holds(minute) for text in windows)
+    """Whether a minute of the day, 0 to 1439, lies in one of the windows; over midnight where one ends first."""
+    return any(
+        start <= minute < end if start < end else minute >= start or minute < end
+        for start, end in map(parse_window, windows)
+    )

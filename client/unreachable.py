@@ -1,19 +1,30 @@
-"""Why a coordinator can't be reached, in plain words; gRPC's words where the cause is unknown."""
+"""Why a coordinator can't be reached, in plain words, and what is logged of it; gRPC's words for an unknown cause."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import grpc
+import structlog
 
-from client.connection import HANDSHAKE_S
+from client.connection import HANDSHAKE_S, open_channel
+from client.credentials import ClientCertificate
 from runtime.address import split_address
-from runtime.text import peer_text
+from runtime.failure import NetworkFailure
+from runtime.text import duration, peer_text
+
+log = structlog.get_logger()
+
+REACH_S: Final = 8.0  # for `sordino doctor`
+REMIND_S: Final = 60.0  # after this absence a line repeats it, and again after 60 times as long
 
 
 @dataclass(frozen=True, order=True)
@@ -191,3 +202,64 @@ def _covers(entry: str, host: str) -> bool:
         return "/" in entry and ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
     except ValueError:
         return False
+
+
+# ------------------------------------------------------------ what people hear of it
+
+
+class Absence:
+    """The coordinator's absence, said once for all participants of a process.
+
+    ``ended`` is set while the coordinator answers one of them.
+    """
+
+    def __init__(self, address: str, give_up_s: float) -> None:
+        self._address = address
+        self._longest = f"for {give_up_s:g} s" if give_up_s else "until it is stopped"
+        self.ended = asyncio.Event()
+        self._since: float | None = None
+        self._likeliest, self._remind_s = -1, REMIND_S
+
+    def note(self, trouble: Trouble) -> None:
+        """A participant could not reach it; logged the first time, when more is known, and rarely after that."""
+        self.ended.clear()
+        now, state = time.monotonic(), "coordinator away"
+        if trouble.tells >= ANSWERED:
+            state = "no coordinator of this study there"
+        told = {"address": self._address, "reason": trouble.words}
+        if self._since is None or trouble.tells > max(self._likeliest, 1):
+            self._since = self._since or now
+            self._likeliest = trouble.tells
+            log.info(f"{state}, trying again {self._longest}", **told)
+        elif now - self._since >= self._remind_s:
+            # A warning: a program of somebody else, such as a notebook, shows no other line of this.
+            log.warning(f"{state} for {duration(now - self._since)}, trying again {self._longest}", **told)
+            self._remind_s *= 60
+
+    def over(self) -> None:
+        """It answers a participant."""
+        if self._since is not None:
+            log.info("the coordinator is back", away=duration(time.monotonic() - self._since))
+        self._since, self._likeliest, self._remind_s = None, -1, REMIND_S
+        self.ended.set()
+
+
+def reached(address: str, ca: Path, certificate: ClientCertificate | None = None) -> str:
+    """Raises NetworkFailure: no TLS connection to the coordinator can be made, with the reason."""
+    return asyncio.run(_reach(address, ca, certificate))
+
+
+async def _reach(address: str, ca: Path, certificate: ClientCertificate | None) -> str:
+    proxy = web_proxy_of(address, os.environ)
+    async with open_channel(address, ca.read_bytes(), certificate) as channel:
+        try:
+            call: Any = channel.unary_unary("/grpc.health.v1.Health/Check")  # any answer to it shows that it is there
+            await call(b"", timeout=REACH_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise NetworkFailure(f"{address}: {trouble_of_silence(proxy).words}.") from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                own = "none" if certificate is None else str(certificate.path)
+                words = trouble_of(error.details() or "", ca=str(ca), certificate=own, proxy=proxy).words
+                raise NetworkFailure(f"{address}: {words}.") from None
+    return f"{address} answers, with a certificate of {ca.name}"

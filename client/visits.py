@@ -28,7 +28,6 @@ from client.connection import DocumentMismatch, DocumentUnavailable, Session
 from client.credentials import load_identity
 from client.held_data import identity_data_name
 from client.journal import ClientJournal
-from client.log_lines import RoundLines
 from client.owners_word import read_word
 from client.participant import Participant
 from client.resuming import COUNTED
@@ -245,22 +244,11 @@ class Visitor(Participant):
         except OptionError as error:
             raise InputFailure(f"[task]: {error}") from error
         task.train = train
-        name = identity_data_name(identity.public)
-        study = StudyAcceptance(
-            settings, journal, executor, task=task, data_names={identity.public: name}, keep_roster=lambda one: one
-        )
+        names = {identity.public: identity_data_name(identity.public)}
+        study = StudyAcceptance(settings, journal, executor, task=task, data_names=names, keep_roster=lambda one: one)
         log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
-        super().__init__(
-            identity,
-            policy=settings.policy,
-            training=LocalTraining(task, _ONE_EXAMPLE, _Trainer(), log, _remembered(home.trainings)),
-            data_name=name,
-            journal=journal,
-            study=study,
-            executor=executor,
-            lines=RoundLines(study.spent),
-            behaviour=behaviour,
-        )
+        training = LocalTraining(task, _ONE_EXAMPLE, _Trainer(), log, _remembered(home.trainings))
+        super().__init__(identity, study, training, behaviour=behaviour)
         self._states, self._trainings = states, home.trainings
         self._config: RoundConfig | None = None  # of the attempt under way
 

@@ -164,21 +164,13 @@ def read_policy(given: Path) -> tuple[PolicyTable, bytes]:
     return load_policy(file), file.read_bytes()
 
 
-def check_accepts(
-    given: Path,
-    policy: PolicyTable,
-    document: StudyDocument,
-    study_sha256: bytes,
-    *,
-    nothing: str,
-    totals: Totals | None = None,
-) -> None:
+def check_accepts(given: Path, policy: PolicyTable, seen: Look, *, nothing: str, totals: Totals | None = None) -> None:
     """Check a study against the policy of a file; raises InputFailure, which ends with the sentence ``nothing``.
 
     ``totals`` are those of the participant's ledger; None if that isn't checked.
     """
     try:
-        check_terms(policy.to_policy(), document, study_sha256, totals)
+        check_terms(policy.to_policy(), seen.document, seen.study_sha256, totals)
     except PolicyRefusal as error:
         raise InputFailure(f"{given}: your policy refuses this study ({error}). {nothing}") from None
 
@@ -220,7 +212,7 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
     for entry in content["participants"]:  # a place that isn't known yet: any part is valid
         entry |= {"part": 0} if entry.get("part") == BY_PLACE else {}
     if policy is not None and file is not None:
-        check_accepts(file, policy, seen.document, seen.study_sha256, nothing=_NOTHING, totals=totals)
+        check_accepts(file, policy, seen, nothing=_NOTHING, totals=totals)
         content["policy"] = policy.model_dump(exclude_none=True)
     try:
         settings = HostConfiguration(**content).settings()
@@ -250,9 +242,7 @@ async def accept_terms(
 
     Raises InputFailure (the policy refuses them, or the task isn't named), or those of `client.enrolment.look`.
     """
-    held = home.settings()
-    authority = bytes.fromhex(held["study"]["authority_public_key"])
-    seen = await look(held["coordinator"]["enrolment"], fingerprint(authority))
+    held, seen = await _look_again(home)
     if seen.card.study != home.study:
         raise InputFailure(f"{home.path}: the coordinator runs the study {seen.card.study!r} now: nothing was changed.")
     if held["study"].get("sha256") == seen.study_sha256.hex():
@@ -283,13 +273,20 @@ async def accept_terms(
             if policy.get(name) != before_.get(name):
                 say(f"policy.{name}: {_value(before_, name)} becomes {_value(policy, name)}")
     totals = spent_in(home.path / host.ledger)
-    check_accepts(file, checked, document, seen.study_sha256, nothing="Nothing was changed.", totals=totals)
+    check_accepts(file, checked, seen, nothing="Nothing was changed.", totals=totals)
     agree()
     study = {**held["study"], "task": document.task, "sha256": seen.study_sha256.hex()}
     tables = {"study": study, "task": dict(document.task_options), "policy": policy}
     with only_process(home):
         home.accept(document.to_bytes(), tables)
     say(f"{home.path} takes part under the new terms from now on.")
+
+
+async def _look_again(home: JoinedHome) -> tuple[dict[str, Any], Look]:
+    """host.toml, and the study as it is now; errors of `client.enrolment.look`."""
+    held = home.settings()
+    authority = bytes.fromhex(held["study"]["authority_public_key"])
+    return held, await look(held["coordinator"]["enrolment"], fingerprint(authority))
 
 
 _OF_TERMS: Final = ("mechanism", "curious_coordinator")
@@ -312,14 +309,13 @@ async def check_again(options: JoinOptions, home: JoinedHome, say: Callable[[str
     if options.policy_file is None:
         return
     policy, data = read_policy(options.policy_file)
-    authority = bytes.fromhex(held["study"]["authority_public_key"])
-    seen = await look(held["coordinator"]["enrolment"], fingerprint(authority))
+    _, seen = await _look_again(home)
     if held["study"].get("sha256", seen.study_sha256.hex()) != seen.study_sha256.hex():
         raise InputFailure(
             f"{home.path}: the study now has other terms than those that you agreed to: see what has changed with "
             "`sordino join --accept`; nothing was changed."
         )
-    check_accepts(options.policy_file, policy, seen.document, seen.study_sha256, nothing="Nothing was changed.")
+    check_accepts(options.policy_file, policy, seen, nothing="Nothing was changed.")
     with only_process(home):
         if home.keep_policy(data):
             say(f"Your policy in {home.path} is now that of {options.policy_file}.")
@@ -340,15 +336,12 @@ def _compare(options: JoinOptions, home: JoinedHome, held: dict[str, Any]) -> No
         "--name": (options.name, host["name"] if options.name != asked else asked),
         "--ledger": (None if options.ledger is None else os.path.abspath(options.ledger), ledger),
         "--dataset": (None if options.dataset is None else located(options.dataset, Path.cwd()), data.get("dataset")),
-        "--partition": (options.partition, data.get("partition")),
-        "--alpha": (options.alpha, data.get("alpha")),
-        "--shards": (options.shards, data.get("shards")),
         "--data": (None if options.data is None else os.path.abspath(options.data), first.get("data")),
         "--data-identity": (options.data_identity, first.get("data_identity")),
-        "--seed": (options.seed, data.get("seed")),
         "--part": (options.part, part),
-        "--parts": (options.parts, data.get("parts")),
     }
+    cut = ("partition", "alpha", "shards", "seed", "parts")
+    pairs |= {f"--{name}": (getattr(options, name), data.get(name)) for name in cut}
     other = {option: pair for option, pair in pairs.items() if pair[0] is not None and pair[0] != pair[1]}
     if not other:
         return

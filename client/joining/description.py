@@ -11,6 +11,7 @@ import numpy as np
 
 from client.enrolment import Look
 from client.joining.folder import DataChoice
+from client.joining.options import JoinOptions
 from learning.datasets import NO_LABEL, Dataset
 from learning.make_task import make_task, options_of
 from learning.task_names import REGRESSION, STATISTICS, TASKS, VOTES, trained_task
@@ -19,6 +20,7 @@ from mechanisms.plan import Plan
 from runtime.text import counted, dotted, folded, printable, several
 from secagg.sharing import CURIOUS
 from wire.guarantee import KEYS, condition, evaluated, noise_adds_up, offers_leave, outweighs, trust_of
+from wire.join_code import fingerprint, show_fingerprint
 from wire.study import StudyDocument, round_parameters
 
 _LABEL = 14
@@ -27,28 +29,16 @@ _COLUMNS, _LABELS = 12, 6  # that are named
 
 
 def describe_study(
-    seen: Look,
-    *,
-    fingerprint: str,
-    home: Path,
-    host: str,
-    host_chosen: bool,
-    data: DataChoice,
-    part_chosen: bool,
-    ledger: Path | None,
-    held: Dataset | None = None,
-    width: int,
+    seen: Look, options: JoinOptions, *, home: Path, host: str, data: DataChoice, held: Dataset | None, width: int
 ) -> list[str]:
     """Lines for the terminal. Raises `learning.options.OptionError` for an impossible statistic (`check_task`).
 
     Args:
-        fingerprint: of the authority, as it is shown.
         host: the name that this process will request.
-        host_chosen, part_chosen: by an option.
-        ledger: of earlier studies over this data, if one was named.
         held: examples of the participant's own file: their form is shown beside the required one.
     """
-    document = seen.document
+    document, ledger = seen.document, options.ledger
+    authority = show_fingerprint(fingerprint(seen.card.authority_public))
     shown_ledger = f"{ledger}: what it says was spent from this data counts on"
     if ledger is None:
         shown_ledger = (
@@ -56,10 +46,10 @@ def describe_study(
             "name its ledger with --ledger and its part with --part: what was spent counts on"
         )
     rows = [
-        ("authority", f"{fingerprint} (signs who takes part; compare it with the one that you were given)"),
+        ("authority", f"{authority} (signs who takes part; compare it with the one that you were given)"),
         ("address", seen.card.address),
         *terms_of(document),
-        ("your data", _data(data, part_chosen)),
+        ("your data", _data(data, part_chosen=options.part is not None)),
         *([] if held is None else [("", form_shown(held))]),
         ("your folder", str(home)),
         ("your ledger", shown_ledger),
@@ -70,7 +60,7 @@ def describe_study(
     lines = [f"The study {document.study}", "", *listed(rows, width), "", "What will be sent"]
     for text in (
         f"now: a request with the public key of a new identity, one for TLS, and the name {host} for this process "
-        f"(the authority may list you under another name{'' if host_chosen else '; --name asks for one'})",
+        f"(the authority may list you under another name{'' if options.name else '; --name asks for one'})",
         f"{when}: a vector of integers, masked so that only the sum of all opens, with noise added here; and "
         "keys, shares and signatures of the protocol",
         "by being connected: when, and from which address; that your identity takes part is on the roster, which all "
@@ -221,7 +211,7 @@ def _may_do(plan: Plan) -> str:
     return "may lie (malicious): participants sign whose updates are in a sum, and check the signatures before it opens"
 
 
-def _data(data: DataChoice, part_chosen: bool) -> str:
+def _data(data: DataChoice, *, part_chosen: bool) -> str:
     if data.file is not None:
         return f"all of {data.file}, on this machine"
     drawn = "" if part_chosen else "; the part was drawn at random, and is set with --part"

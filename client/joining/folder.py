@@ -95,35 +95,22 @@ def default_home(study: str) -> Path:
     raise InputFailure(f"{study}, and every name like it, is taken here: name a folder with --home.")
 
 
-def make_home(
-    home: Path,
-    *,
-    host_toml: str,
-    policy_file: bytes | None,
-    ca: bytes,
-    card: bytes,
-    terms: bytes,
-    request: bytes,
-    identity_key: bytes,
-    tls_key: bytes,
-) -> JoinedHome:
+def make_home(home: Path, public: Mapping[str | Path, bytes], secret: Mapping[Path, bytes]) -> JoinedHome:
     """Write the folder, new or empty; durable when this returns, and after any error there is none.
 
-    Keys are PEM. Raises InputFailure if it can't be written, or if another process made it meanwhile.
+    ``public``, ``secret``: contents by file; both keys are PEM.
+
+    Raises InputFailure if it can't be written, or if another process made it meanwhile.
     """
-    public: dict[str | Path, bytes | None]
-    public = {HOST_FILE: host_toml.encode(), POLICY_FILE: policy_file, "ca.pem": ca, CARD_FILE: card}
-    public[TERMS_FILE] = terms
-    public |= {REQUEST_FILE: request, ".gitignore": b"*\n"}  # keys must never be committed, wherever the folder lies
     path = home.absolute()
     try:
         with whole_folder(path) as work:
-            write_key_file(work / IDENTITY_FILE, identity_key)
-            write_key_file(work / TLS_KEY_FILE, tls_key)
+            for file, pem in secret.items():
+                write_key_file(work / file, pem)
             (work / "join").mkdir()
-            for name, content in public.items():
-                if content is not None:
-                    replace_durably(work / name, content, at_once=False, mode=0o644)
+            # Keys must never be committed, wherever the folder lies.
+            for name, content in {**public, ".gitignore": b"*\n"}.items():
+                replace_durably(work / name, content, at_once=False, mode=0o644)
             for folder in (work / "keys", work / "tls", work / "join", work):
                 sync_folder(folder)
         sync_folder(path.parent)
@@ -137,7 +124,7 @@ def make_home(
             f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
             "another folder with --home."
         ) from error
-    return _read_home(home, request)
+    return _read_home(home, public[REQUEST_FILE])
 
 
 @dataclass(frozen=True)
@@ -198,7 +185,7 @@ class JoinedHome:
         with self._writing("the policy isn't kept."):
             if named and (self.path / POLICY_FILE).read_bytes() == policy:
                 return False
-            text = None if named else self._with_tables({"policy": wanted}, {})
+            text = None if named else self._with_tables({"policy": wanted})
             replace_durably(self.path / POLICY_FILE, policy)
             if text is not None:
                 replace_durably(file, text.encode())
@@ -217,8 +204,7 @@ class JoinedHome:
         Raises InputFailure if a file can't be written.
         """
         with self._writing("run the same command again."):
-            text = self._with_tables(tables, {})
-            replace_durably(self.path / HOST_FILE, text.encode())
+            replace_durably(self.path / HOST_FILE, self._with_tables(tables).encode())
             replace_durably(self.path / TERMS_FILE, terms)
 
     @contextlib.contextmanager
@@ -228,7 +214,7 @@ class JoinedHome:
         except OSError as error:
             raise InputFailure(f"{self.path} can't be written ({error.strerror or error}): {otherwise}") from error
 
-    def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+    def _with_tables(self, tables: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
         """host.toml with these tables replaced; raises InputFailure if its layout prevents that, and OSError."""
         from client.host_file import HostConfiguration
         from runtime.settings_keys import with_table
@@ -237,7 +223,7 @@ class JoinedHome:
         text = file.read_text(encoding="utf-8")
         for name, table in tables.items():
             try:
-                text = with_table(HostConfiguration, text, name, table, comments)
+                text = with_table(HostConfiguration, text, name, table, comments or {})
             except ValueError:
                 raise InputFailure(
                     f"{file}: its table [{name}] can't be replaced. Write {json.dumps(table)} into it as TOML, and run "

@@ -45,7 +45,7 @@ from secagg.keys import IdentityKey
 from wire import coordinator_pb2 as pb
 from wire.certificates import identity_uri, new_key, private_pem
 from wire.enrolment import EnrolmentRequest, InvalidRequest, make_csr, make_request, read_request
-from wire.join_code import InvalidCode, JoinCode, fingerprint, show_fingerprint
+from wire.join_code import InvalidCode, JoinCode, fingerprint
 
 FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
@@ -183,35 +183,24 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
     policy, policy_file = (None, None) if options.policy_file is None else checks.read_policy(options.policy_file)
     data_table, held_here = data.tables()
-    text = host_toml(
-        _HEADER,
-        name=host,
-        study=study,
-        task=document.task,
-        task_options=document.task_options,
-        authority_public_key=seen.card.authority_public.hex(),
-        sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
-        address=seen.card.address,
-        enrolment=options.address,
-        give_up_s=0.0,  # its owner stops it, or the study's end does
-        policy=checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
-        data=data_table,
-        participants=[{"key": str(folder.IDENTITY_FILE), **held_here}],
-        ledger="ledger.sqlite" if options.ledger is None else str(options.ledger.absolute()),
-    )
+    tables = {
+        "host": {"name": host, **({} if options.ledger is None else {"ledger": options.ledger.absolute()})},
+        "study": {
+            "name": study,
+            "task": document.task,
+            "authority_public_key": seen.card.authority_public.hex(),
+            "sha256": seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
+        },
+        # Without a limit: its owner stops it, or the study's end does.
+        "coordinator": {"address": seen.card.address, "enrolment": options.address, "give_up_s": 0.0},
+        "policy": checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
+        "task": document.task_options,
+        "data": data_table,
+        "participants": [{"key": str(folder.IDENTITY_FILE), **held_here}],
+    }
+    text = host_toml(_HEADER, tables)
     checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
-    lines = describe_study(
-        seen,
-        fingerprint=show_fingerprint(code.fingerprint),
-        home=place,
-        host=host,
-        host_chosen=options.name is not None,
-        data=data,
-        part_chosen=options.part is not None,
-        ledger=options.ledger,
-        held=own,
-        width=terminal_width() - 2,
-    )
+    lines = describe_study(seen, options, home=place, host=host, data=data, held=own, width=terminal_width() - 2)
     for line in (*lines, ""):
         say(line)
     if options.data is not None and own is not None:
@@ -226,17 +215,16 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         request = EnrolmentRequest("join", study, identity.public, host, make_csr(tls_key), time.time(), code.code_id)
     except InvalidRequest as error:
         raise InputFailure(f"{error}: change --name.") from None
-    made = folder.make_home(
-        place,
-        host_toml=text,
-        policy_file=policy_file,
-        ca=seen.card.tls_ca,
-        card=_card_note(seen),
-        terms=document.to_bytes(),
-        request=make_request(request, identity, code),
-        identity_key=private_pem(private),
-        tls_key=private_pem(tls_key),
-    )
+    public: dict[str | Path, bytes] = {
+        folder.HOST_FILE: text.encode(),
+        "ca.pem": seen.card.tls_ca,
+        folder.CARD_FILE: _card_note(seen),
+        folder.TERMS_FILE: document.to_bytes(),
+        folder.REQUEST_FILE: make_request(request, identity, code),
+        **({} if policy_file is None else {folder.POLICY_FILE: policy_file}),
+    }
+    secret = {folder.IDENTITY_FILE: private_pem(private), folder.TLS_KEY_FILE: private_pem(tls_key)}
+    made = folder.make_home(place, public, secret)
     options.kept()
     return made
 
@@ -305,13 +293,9 @@ async def _wait(home: JoinedHome, say: Say) -> None:
         if refused and not answer.answer:
             raise _unsigned(home, answer.reason)
         try:
+            names = (identity_uri(home.identity),)
             signed = check_answer(
-                answer.answer,
-                authority_public=authority,
-                request_id=hashlib.sha256(home.request).digest(),
-                ca=ca,
-                key=key,
-                names=(identity_uri(home.identity),),
+                answer.answer, authority_public=authority, request=home.request, ca=ca, key=key, names=names
             )
         except EnrolmentRefused as error:
             raise (

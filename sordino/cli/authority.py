@@ -19,7 +19,7 @@ from authority.store import locked
 from learning.task_names import FLOWER
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built
-from runtime.text import counted, terminal_width
+from runtime.text import counted, minute, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
 from sordino.cli.options import chosen, options, with_options
@@ -128,19 +128,17 @@ def invite(
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many codes.")] = 1,
     as_json: Json = False,
 ) -> None:
-    from authority.text import minute
-
     seconds = seconds_of("--valid", valid)
     if name and count > 1:
         raise InputFailure("--name is for one participant: use it without --count.")
     folder = open_folder(directory)
     settings, fingerprint = folder.settings, folder.keys.fingerprint
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         codes = [
-            make_invitation(folder, store, name=name, valid_s=seconds, now=time.time(), random_bytes=os.urandom)
+            make_invitation(store, name=name, valid_s=seconds, now=time.time(), random_bytes=os.urandom)
             for _ in range(count)
         ]
-        unplaced = without_place(folder, store, time.time())
+        unplaced = without_place(store, time.time())
     if unplaced:
         note = (
             f"Note: {unplaced} of the open codes will be refused if all are used: the study has "
@@ -246,9 +244,9 @@ def sign_(
     folder = open_folder(directory)
     if after is not None:
         document = (after / TERMS_FILE).read_bytes() if (after / TERMS_FILE).exists() else None
-        with locked(folder.state) as store:
+        with locked(folder) as store:
             roster, history = (after / ROSTER_FILE).read_bytes(), (after / HISTORY_FILE).read_bytes()
-            found = adopt(folder, store, roster, history, time.time(), document)
+            found = adopt(store, roster, history, time.time(), document)
         lines = [
             f"Goes on from version {found.version}, digest {found.digest().hex()}. Compare it with a participant's "
             "(`sordino roster verify`): who handed it over may have kept a later one. Open codes are withdrawn; revoke "
@@ -269,18 +267,18 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
         with open_link(folder) as link:
             visit = attend(folder, link, sign=True, chosen=lambda _: False)
     else:
-        with locked(folder.state) as store:
-            version = sign_next(folder, store, time.time())
+        with locked(folder) as store:
+            version = sign_next(store, time.time())
         visit = Visit(signed=None if version is None else (version.version, version.participants))
     files: list[Path] = []
     if out is not None:
-        with locked(folder.state) as store:
-            files = write_roster(folder, store, out, time.time())
-    with locked(folder.state) as store:
+        with locked(folder) as store:
+            files = write_roster(store, out, time.time())
+    with locked(folder) as store:
         until = stated_until(store) if files or visit.published is not None else 0
     lines = [
         *(*lines, *text.signed_lines(visit, always=True)),
-        *([f"Stated that this version is the newest until {text.minute(until)}."] if until else []),
+        *([f"Stated that this version is the newest until {minute(until)}."] if until else []),
         *(f"wrote {path}" for path in files),
     ]
     answer(as_json, {**text.signed(visit), "until": until, "files": [str(path.resolve()) for path in files]}, lines)
@@ -318,7 +316,7 @@ def terms(
     else:
         with open_link(folder) as link:
             document = link.document()
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         signed = store.terms()
     wanted, before = read_terms(folder, document), None if signed is None else read_terms(folder, signed)
     width = terminal_width() - 2
@@ -331,8 +329,8 @@ def terms(
         typer.echo("\n".join(lines))
         lines = []
         typer.confirm("Sign these terms?", abort=True)
-    with locked(folder.state) as store:
-        accept_terms(folder, store, document, time.time())
+    with locked(folder) as store:
+        accept_terms(store, document, time.time())
     try:
         _sign(folder, out, offline or (file is not None and not folder.settings.coordinator), as_json, lines)
     except LinkError as error:
@@ -347,10 +345,9 @@ def terms(
 )
 def history_(directory: Where, as_json: Json = False) -> None:
     from authority.roster import history
-    from authority.text import minute
 
     folder = open_folder(directory)
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         heads, versions = history(store), store.versions()
     rows: list[dict[str, Any]] = [
         {
@@ -395,7 +392,7 @@ def revoke_(
     from authority.visit import Visit, attend
 
     folder = open_folder(directory)
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         taken = None if find_members(store, who, whole_host=whole_host) else withdraw(store, who, time.time())
         gone = [] if taken else revoke(store, who, time.time(), whole_host=whole_host)
     if not as_json:  # before the network is needed
@@ -433,8 +430,8 @@ def show(directory: Where, as_json: Json = False) -> None:
     from authority.text import overview, overview_lines
 
     folder = open_folder(directory)
-    with locked(folder.state) as store:
-        found = overview(folder, store, time.time())
+    with locked(folder) as store:
+        found = overview(store, time.time())
     answer(as_json, found, overview_lines(found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def run(
 
     from authority.folder import AuthorityError, open_folder
     from authority.link import LinkError, open_link
-    from authority.local_enrolment import open_local_enrolment
+    from authority.local_enrolment import LocalEnrolmentSocket
     from authority.store import exclusive
     from authority.visit import Visit, attend, rest, sign_first
     from client.policy_file import load_policy
@@ -81,11 +82,11 @@ def run(
     policy = None if first_terms is None else load_policy(first_terms)
     stop, reported, notifier = threading.Event(), "", Notifier() if service else Notifier({})
     begins = f"the authority of {folder.settings.study} asks {folder.settings.coordinator} every {every}"
-    with (
-        exclusive(folder.path / "run.lock", 0),
-        open_link(folder) as link,
-        open_local_enrolment(folder, desk, lambda news: _tell_desk(news, as_json), desk_places) as socket,
-    ):
+    with exclusive(folder.path / "run.lock", 0), open_link(folder) as link, contextlib.ExitStack() as opened:
+        socket = None
+        if desk is not None:
+            socket = LocalEnrolmentSocket(folder, desk, lambda news: _tell_desk(news, as_json), places=desk_places)
+            opened.callback(socket.close)
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         _say(as_json, begins)
         if socket is not None:

@@ -154,8 +154,7 @@ def _secrets(party: Party) -> str:
 
 
 def _of_a_study(party: Party) -> Iterator[Check]:
-    from client.credentials import load_certificate
-    from client.reaching import valid_until
+    from client.credentials import load_certificate, valid_until
     from server.opening import check_client_ca
     from server.session_port import read_certificate
 
@@ -216,8 +215,8 @@ def _of_a_study(party: Party) -> Iterator[Check]:
 
 
 def _of_a_host(party: Party) -> Iterator[Check]:
-    from client.credentials import load_certificate, load_identity
-    from client.reaching import reached, valid_until
+    from client.credentials import load_certificate, load_identity, valid_until
+    from client.unreachable import reached
     from runtime.address import split_addresses
 
     host = party.configuration.settings()
@@ -247,7 +246,7 @@ def _of_a_host(party: Party) -> Iterator[Check]:
 
 def _of_an_authority(party: Party) -> Iterator[Check]:
     from authority.folder import TLS_FILE, open_folder
-    from client.reaching import reached
+    from client.unreachable import reached
 
     def keys() -> str:
         until = open_folder(party.folder).keys.tls.certificate.not_valid_after_utc.timestamp()

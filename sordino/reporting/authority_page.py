@@ -101,8 +101,8 @@ class AuthorityPage:
                 requests = [text.row(one) for one in preview(self._folder, link)]
         except Failure as error:
             away = error.message
-        with locked(self._folder.state) as store:
-            found = text.overview(self._folder, store, time.time())
+        with locked(self._folder) as store:
+            found = text.overview(store, time.time())
         hosts = {member["identity"]: member["host"] for member in found["members"]}
         body = self._template.render(
             token=self._token,
@@ -132,15 +132,8 @@ class AuthorityPage:
 
     def _invite(self, form: Form) -> Sequence[str]:
         valid_s = int(form["valid"]) if form.get("valid", "") in map(str, VALID_S) else VALID_S[1]
-        with locked(self._folder.state) as store:
-            code = invite(
-                self._folder,
-                store,
-                name=form.get("name", ""),
-                valid_s=valid_s,
-                now=time.time(),
-                random_bytes=os.urandom,
-            )
+        with locked(self._folder) as store:
+            code = invite(store, name=form.get("name", ""), valid_s=valid_s, now=time.time(), random_bytes=os.urandom)
         return [
             "Hand this code over where the coordinator can't read it. It is shown only now:",
             code.to_text(),

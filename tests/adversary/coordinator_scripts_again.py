@@ -110,7 +110,7 @@ async def the_same_request_again(attempt: Attempt) -> Seen:
 
 # ---------------------------------------------------------------- uploads
 
-CHARGES = "        await self._journal.charge(self._entry(attempt.terms, attempt.number))\n"
+CHARGES = "        await self._journal.charge(charge)\n"
 
 
 @in_attempt(

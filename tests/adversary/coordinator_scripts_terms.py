@@ -87,7 +87,7 @@ with_document(
     "fewer-survivors-than-policy-allows",
     "Runs a study whose sums may hold six, for participants whose policy requires eight.",
     "They leave before any round.",
-    Naive.instead("client.policy", "plan.min_survivors, f", "10**6, f", shows="sum"),
+    Naive.instead("client.policy", "plan.min_survivors, survive", "10**6, survive", shows="sum"),
     lambda one: one.public.study_bytes,
     min_survivors=8,
 )

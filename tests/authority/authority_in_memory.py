@@ -17,11 +17,10 @@ from authority.store import Member, locked
 from authority.visit import Visit, attend
 from secagg.keys import IdentityKey
 from secagg.roster import Roster, verify_roster
-from tests.support.enrolment_port import document
+from tests.support.enrolment_port import document, request
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import Answer, Package, read_package, verify_answer
-from wire.certificates import new_key
-from wire.enrolment import EnrolmentRequest, make_csr, make_request, read_request
+from wire.enrolment import read_request
 from wire.join_code import JoinCode
 from wire.roster_history import verify_newest
 
@@ -31,20 +30,16 @@ HOUR, DAY = 3600.0, 86_400.0
 
 @dataclass
 class Participant:
-    """A participant with an identity and a TLS key."""
+    """A participant; each request has a new TLS key."""
 
     identity: IdentityKey
     host: str = "laptop"
-    csr: bytes = field(default_factory=lambda: make_csr(new_key()))
 
     def join(self, code: JoinCode, *, study: str = "clinics", at: float = NOW) -> bytes:
-        public = self.identity.public
-        request = EnrolmentRequest("join", study, public, self.host, self.csr, at, code.code_id)
-        return make_request(request, self.identity, code)
+        return request(code, self.identity, host=self.host, at=at, study=study)
 
-    def renew(self, *, study: str = "clinics", at: float = NOW) -> bytes:
-        request = EnrolmentRequest("renew", study, self.identity.public, self.host, make_csr(new_key()), at)
-        return make_request(request, self.identity, None)
+    def renew(self, *, at: float = NOW) -> bytes:
+        return request(None, self.identity, host=self.host, at=at, study="clinics")
 
 
 def participant(seed: int, host: str = "laptop") -> Participant:
@@ -94,12 +89,12 @@ class Office:
         return self.folder.keys.public
 
     def invite(self, name: str = "", valid_s: float = DAY, **others: Any) -> JoinCode:
-        with locked(self.folder.state, 0) as store:
+        with locked(self.folder, 0) as store:
             chosen = {"now": self.now, "random_bytes": self.rng.randbytes} | others
-            return invite(self.folder, store, name=name, valid_s=valid_s, **chosen)
+            return invite(store, name=name, valid_s=valid_s, **chosen)
 
     def revoke(self, who: str) -> list[Member]:
-        with locked(self.folder.state, 0) as store:
+        with locked(self.folder, 0) as store:
             return revoke(store, who, NOW)
 
     def attend(self, *requests: bytes, sign: bool = True, **others: object) -> Visit:
@@ -122,19 +117,19 @@ class Office:
         found = [verify_answer(data, self.public) for one in self.coordinator.packages for data in one.answers]
         return {answer.request_id: answer for answer in found}
 
-    def is_answered(self, request: bytes) -> bool:
-        return read_request(request).id in self.answers()
+    def is_answered(self, data: bytes) -> bool:
+        return read_request(data).id in self.answers()
 
-    def answer(self, request: bytes) -> Answer:
-        return self.answers()[read_request(request).id]
+    def answer(self, data: bytes) -> Answer:
+        return self.answers()[read_request(data).id]
 
-    def judge(self, request: bytes) -> Answer:
+    def judge(self, data: bytes) -> Answer:
         """A visit with this request, and its answer."""
-        self.attend(request)
-        return self.answer(request)
+        self.attend(data)
+        return self.answer(data)
 
     def roster(self) -> Roster:
-        with locked(self.folder.state, 0) as store:
+        with locked(self.folder, 0) as store:
             newest = store.newest()
         assert newest is not None
         return verify_roster(newest.roster, self.public)
@@ -148,7 +143,7 @@ def make_office(path: Path, *, clock: Callable[[], float] = lambda: NOW, **setti
     keys = AuthorityKeys.make("clinics", datetime.datetime.fromtimestamp(clock(), datetime.UTC))
     fields = {"study": "clinics", "coordinator": "localhost:8444"} | settings
     folder = write_folder(path, AuthorityTable(**fields), keys)  # type: ignore[arg-type]
-    with locked(folder.state, 0) as store:
+    with locked(folder, 0) as store:
         terms = replace(document(), study="clinics").to_bytes()
-        begin(folder, store, (), clock(), random.Random(9).randbytes, terms)
+        begin(store, (), clock(), random.Random(9).randbytes, terms)
     return Office(folder)

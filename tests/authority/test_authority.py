@@ -151,7 +151,7 @@ def test_a_flood_of_nonsense_delays_no_request(office: Office) -> None:
     visit = office.attend(*noise, *flood, honest, *noise)
     assert [one.verdict for one in visit.judgements].count("accept") == 1
     assert office.hosts() == {"laptop"}
-    with locked(office.folder.state, 0) as store:
+    with locked(office.folder, 0) as store:
         assert len(store.waiting()) == 0
         assert all(store.judged(signed.id) is None for signed in read_requests(flood))  # they take no room
 
@@ -162,10 +162,10 @@ def test_one_request_that_breaks_stops_no_other(office: Office, monkeypatch: pyt
     bad, good = participant(1, "bad").join(office.invite()), participant(2, "good").join(office.invite())
     real = requests.look
 
-    def breaks(folder: Any, store: Any, signed: Any, *others: Any) -> Any:
+    def breaks(store: Any, signed: Any, *others: Any) -> Any:
         if signed.request.host == "bad":
             raise RuntimeError("something odd")
-        return real(folder, store, signed, *others)
+        return real(store, signed, *others)
 
     monkeypatch.setattr(requests, "look", breaks)
     visit = office.attend(bad, good)
@@ -192,7 +192,7 @@ def test_numbers_of_places_go_by_admission_and_are_never_given_again(office: Off
     office.attend(people[0].join(office.invite()))
     renewal = people[3].renew()
     office.attend(renewal)
-    with locked(office.folder.state) as store:
+    with locked(office.folder) as store:
         assert [store.member(who.identity.public).place for who in people] == [4, 3, 2, 1]  # type: ignore[union-attr]
     assert sorted(answer.place for answer in office.answers().values()) == [1, 1, 2, 3, 4]
     assert office.answer(renewal).place == 1
@@ -272,10 +272,10 @@ def test_hosts_made_with_the_study_keep_certificates_of_the_host(tmp_path: Path)
     office = make_office(tmp_path / "authority")
     folder = write_folder(tmp_path / "second", office.folder.settings, office.folder.keys)
     alice = participant(1)
-    with locked(folder.state, 0) as store:
-        begin(folder, store, [RosterEntry(alice.identity.public, "host-01")], NOW)
+    with locked(folder, 0) as store:
+        begin(store, [RosterEntry(alice.identity.public, "host-01")], NOW)
         with pytest.raises(AuthorityError, match="has signed rosters already"):
-            begin(folder, store, [], NOW)
+            begin(store, [], NOW)
     second = Office(folder)
     request = alice.renew()
     assert named_in(second.judge(request).certificate, folder.keys.tls.pem) == [host_uri("host-01")]
@@ -285,7 +285,7 @@ def test_a_revoked_participant_is_struck_off(office: Office) -> None:
     alice, bob = participant(1, "alice"), participant(2, "bob")
     codes = office.invite(), office.invite()
     office.attend(alice.join(codes[0]), bob.join(codes[1]))
-    with locked(office.folder.state, 0) as store:
+    with locked(office.folder, 0) as store:
         assert [member.host for member in revoke(store, "alice", NOW)] == ["alice"]
         with pytest.raises(AuthorityError, match="was revoked before"):
             revoke(store, "alice", NOW)
@@ -324,8 +324,8 @@ def test_members_are_found_by_name_or_identity(tmp_path: Path) -> None:
     office = make_office(tmp_path / "authority")
     folder = write_folder(tmp_path / "second", office.folder.settings, office.folder.keys)
     people = [participant(seed).identity.public for seed in range(20)]
-    with locked(folder.state, 0) as store:
-        begin(folder, store, [RosterEntry(one, f"host-{index % 2}") for index, one in enumerate(people)], NOW)
+    with locked(folder, 0) as store:
+        begin(store, [RosterEntry(one, f"host-{index % 2}") for index, one in enumerate(people)], NOW)
         assert [store.member(one).place for one in people] == list(range(1, len(people) + 1))  # type: ignore[union-attr]
         with pytest.raises(AuthorityError, match="host-0 means 10 identities"):
             revoke(store, "host-0", NOW)
@@ -338,7 +338,7 @@ def test_members_are_found_by_name_or_identity(tmp_path: Path) -> None:
 
 def test_an_invitation_can_be_taken_back(office: Office) -> None:
     code = office.invite("clinic-7")
-    with locked(office.folder.state, 0) as store:
+    with locked(office.folder, 0) as store:
         taken = withdraw(store, "clinic-7", NOW)
         assert taken is not None
         assert taken.code_id == code.code_id
@@ -360,8 +360,8 @@ def test_a_version_that_changes_nothing_is_not_signed(office: Office) -> None:
 
 def test_no_statement_is_signed_before_one_is_due(office: Office) -> None:
     """A visit each second would write to the folder each second, and an older copy of it be behind."""
-    with locked(office.folder.state) as store:
-        accept_terms(office.folder, store, replace(document(), study="clinics", roster_valid_s=600).to_bytes(), NOW)
+    with locked(office.folder) as store:
+        accept_terms(store, replace(document(), study="clinics", roster_valid_s=600).to_bytes(), NOW)
     office.attend()
     for passed, packages in ((299, 1), (2, 2), (600, 3), (1, 3)):
         office.now += passed
@@ -428,16 +428,16 @@ def test_a_version_is_signed_once(office: Office, monkeypatch: pytest.MonkeyPatc
     left: list[tuple[int, bytes]] = []
     for seed in range(6):
         try:
-            with locked(office.folder.state, 0) as store:
+            with locked(office.folder, 0) as store:
                 # The process ends after the store is written, or before.
                 monkeypatch.setattr(AuthorityStore, "write", _then_crash(write) if seed % 2 else killed)
                 store._store.submit(admitted(participant(seed).identity.public, f"h{seed}", True, NOW)).result()
-                sign_next(office.folder, store, NOW)
+                sign_next(store, NOW)
         except KeyboardInterrupt:
             pass
         finally:
             monkeypatch.setattr(AuthorityStore, "write", write)
-        with locked(office.folder.state, 0) as store:
+        with locked(office.folder, 0) as store:
             newest = store.newest()
             assert newest is not None
             left.append((newest.version, newest.roster))
@@ -457,12 +457,12 @@ def _then_crash(real: Any) -> Any:
 def test_a_full_disk_leaves_nothing_half_signed(office: Office) -> None:
     request = participant(1).join(office.invite())
     office.attend(request, sign=False)
-    with locked(office.folder.state, 0) as store:
+    with locked(office.folder, 0) as store:
         pages = store._store.read("PRAGMA page_count")[0][0]
         store._store._connection.execute(f"PRAGMA max_page_count={pages}")
-        large = replace(office.folder, settings=office.folder.settings.model_copy(update={"draws": 2000}))
+        store.folder = replace(office.folder, settings=office.folder.settings.model_copy(update={"draws": 2000}))
         with pytest.raises(StorageError, match="full"):
-            sign_next(large, store, NOW)
+            sign_next(store, NOW)
         newest = store.newest()
         assert newest is not None
         assert newest.version == 1
@@ -499,18 +499,18 @@ def test_a_folder_from_an_older_copy_goes_on_from_the_newest_roster(tmp_path: Pa
     restored.attend(participant(4).join(restored.invite()))
     fork = restored.roster()
     assert (seen.version, fork.version) == (4, 4)
-    with locked(restored.folder.state) as store, pytest.raises(InvalidRoster, match="another version 4"):
+    with locked(restored.folder) as store, pytest.raises(InvalidRoster, match="another version 4"):
         check_descent((seen.version, seen.digest()), fork, history(store))
 
     right = Office(replace(office.folder, path=again), rng=random.Random(3))
-    with locked(right.folder.state) as store:
-        assert adopt(right.folder, store, published.roster_file, published.history_file, NOW).version == 4
+    with locked(right.folder) as store:
+        assert adopt(store, published.roster_file, published.history_file, NOW).version == 4
         with pytest.raises(AuthorityError, match="isn't a later one"):
-            adopt(right.folder, store, published.roster_file, published.history_file, NOW)
+            adopt(store, published.roster_file, published.history_file, NOW)
     assert (right.hosts(), right.roster()) == ({"bob"}, seen)
     right.attend(carol.join(right.invite()))
     newest = right.roster()
-    with locked(right.folder.state) as store:
+    with locked(right.folder) as store:
         check_descent((seen.version, seen.digest()), newest, history(store))
     assert right.hosts() == {"bob", "carol"}
 
@@ -523,19 +523,19 @@ def test_a_folder_from_an_older_copy_takes_no_older_terms_and_no_code_twice(tmp_
     copy = Office(
         replace(office.folder, path=shutil.copytree(office.folder.path, tmp_path / "copy")), rng=random.Random(2)
     )
-    with locked(office.folder.state) as store:  # by a clock that went back a little
-        accept_terms(office.folder, store, second, NOW - 300)
+    with locked(office.folder) as store:  # by a clock that went back a little
+        accept_terms(store, second, NOW - 300)
         assert store.terms() == second
     office.attend(participant(1, "alice").join(code))
     published = office.coordinator.packages[-1]
     files = published.roster_file, published.history_file, NOW
-    with locked(copy.folder.state) as store:
+    with locked(copy.folder) as store:
         for other in (None, first):
             with pytest.raises(AuthorityError, match="carry the coordinator"):
-                adopt(copy.folder, store, *files, other)
-        adopt(copy.folder, store, *files, second)
+                adopt(store, *files, other)
+        adopt(store, *files, second)
         assert store.terms() == second
-        statement = package_of(copy.folder, store, NOW)
+        statement = package_of(store, NOW)
     assert statement is not None
     fields = json.loads(statement[0].newest_file)
     assert fields["until"] - fields["signed"] == 600

@@ -27,7 +27,7 @@ def test_secrets_are_for_their_owner_alone(office: Office) -> None:
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     for path in folder.glob("state.sqlite-*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with locked(office.folder.state, 0) as store:
+    with locked(office.folder, 0) as store:
         shown = repr([store.invitations(), store.members(), store.newest(), office.folder])
     assert code.secret.hex() not in shown
     assert repr(code.secret)[2:-1] not in shown
@@ -64,8 +64,8 @@ def test_a_store_of_another_authority(office: Office, tmp_path: Path) -> None:
 def test_looking_changes_nothing(office: Office) -> None:
     requests = read_requests([participant(1).join(office.invite()), participant(2).renew()])
     for _ in range(2):
-        with locked(office.folder.state, 0) as store:
-            roster = newest_roster(office.folder, store)
-            seen = {one.verdict for one in (look(office.folder, store, each, roster, NOW) for each in requests)}
+        with locked(office.folder, 0) as store:
+            roster = newest_roster(store)
+            seen = {one.verdict for one in (look(store, each, roster, NOW) for each in requests)}
             assert seen == {"accept", "refuse"}
             assert store.members() == []

@@ -55,7 +55,7 @@ class Front:
         return state_at(path or self.path, who.identity.public, **wanted)
 
     def rows(self) -> dict[bytes, Invitation]:
-        with locked(self.office.folder.state) as store:
+        with locked(self.office.folder) as store:
             return {one.code_id: one for one in store.invitations()}
 
     def wait_for(self, what: str, times: int = 1) -> None:
@@ -116,7 +116,7 @@ def test_codes_that_were_not_kept_leave_the_store(front: Front) -> None:
     used = front.code()
     front.office.attend(alice.join(used))
     by_hand = front.office.invite("clinic-7")
-    with locked(front.office.folder.state) as store:
+    with locked(front.office.folder) as store:
         assert withdraw(store, "clinic-7", NOW) is not None
     dropped = []
     for _ in range(10):
@@ -137,7 +137,7 @@ def test_codes_that_were_not_kept_leave_the_store(front: Front) -> None:
 
 def test_a_code_of_the_desk_costs_the_same_whatever_was_before(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store of an earlier release, with all that was taken for nothing: it goes with the first code."""
-    with locked(front.office.folder.state) as store:
+    with locked(front.office.folder) as store:
         store.write(
             *(
                 (
@@ -177,11 +177,11 @@ def test_an_unused_code_of_the_desk_is_forgotten_an_hour_after_its_end(front: Fr
 def test_a_code_that_is_forgotten_still_tells_that_the_clock_went_back(front: Front) -> None:
     """Codes that had expired would be good again: the time of the last decision never grows less."""
     folder, drawn = front.office.folder, front.office.rng.randbytes
-    invitation = partial(invite, folder, name="", valid_s=600, random_bytes=drawn, from_desk=True)
+    invitation = partial(invite, name="", valid_s=600, random_bytes=drawn, from_desk=True)
     front.office.now = NOW + 86_400
     last = front.code(keep=False)
     front.wait_for("taken_back")
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         for now in (NOW + 86_400 - 300, NOW + 86_400 - 200):  # as far as a clock may go back
             invitation(store, now=now)
             assert store.last_written() == NOW + 86_400
@@ -263,7 +263,7 @@ def test_a_socket_in_the_desks_place_is_not_believed(front: Front) -> None:
     alice, bob = participant(1), participant(2)
     front.office.attend(alice.join(front.code()), bob.join(front.code()))
     path, answers = front.path.with_name("taken"), list[dict[str, Any]]()
-    with locked(front.office.folder.state) as store:
+    with locked(front.office.folder) as store:
         [revoked, member] = sorted(store.members(), key=lambda one: one.identity != bob.identity.public)
         revoke(store, revoked.host, NOW)
     with _talk(front.path) as (ask, hear):

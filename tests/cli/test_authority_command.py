@@ -57,10 +57,10 @@ def home(run: Run, tmp_path: Path) -> Path:
 def sign_terms(home: Path) -> None:
     """Begin anew with terms in the first roster."""
     folder, now = open_folder(home), time.time()
-    with locked(folder.state) as store:
+    with locked(folder) as store:
         store.write(("DELETE FROM versions", ()))
-        begin(folder, store, (), now, terms=document().to_bytes())
-        write_roster(folder, store, home / "coordinator", now)
+        begin(store, (), now, terms=document().to_bytes())
+        write_roster(store, home / "coordinator", now)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_a_coordinator_that_is_away_or_another(run: Run, home: Path, coordinator
     assert "names no coordinator" in refusal(run, "authority", "approve", home, code=4)
     by_hand = f"sordino authority sign {home} --out FOLDER"
     says(refusal(run, "authority", "run", home, code=2), "names no coordinator", by_hand, "cp FOLDER/*")
-    with locked(open_folder(home).state) as store:
+    with locked(open_folder(home)) as store:
         store.write(*(admitted(bytes([at]) * 32, "ward", False, time.time()) for at in range(2)))
     assert "or all of them with --whole-host" in refusal(run, "authority", "revoke", home, "ward")
     said = run("authority", "revoke", home, "ward", "--whole-host", "--sign")

@@ -47,7 +47,8 @@ def test_each_party_has_its_own_copy(run: Run, small_study: Path, tmp_path: Path
 def test_states_that_answer_once_are_in_no_copy(run: Run, small_study: Path, tmp_path: Path) -> None:
     """Restored, one could sign a second set of survivors in the attempt that it signed one in."""
     home, archive = small_study / "hosts" / "host-01", tmp_path / "host.tar"
-    SavedPhases(home / STATES_FILE).close()
+    with SavedPhases(home / STATES_FILE):
+        pass
     output(run, "backup", home, "--out", archive)
     assert STATES_FILE not in names(archive)
     assert "host.toml" in names(archive)

@@ -111,7 +111,7 @@ def test_what_is_to_be_done(run: Run, small_study: Path, fault: str) -> None:
     ("ahead_s", "check", "told"),
     [
         (-7200, "roster", "this machine's is behind"),
-        (-7200, "certificate", "set the clock"),
+        (-7200, "certificate", "the clock may be wrong, set it"),
         (8 * 86_400, "roster", "ended on"),
         (6.5 * 86_400, "roster", "sordino authority sign DIR --out FOLDER; and here: cp FOLDER/*"),
         (815 * 86_400, "certificate", "expires on"),

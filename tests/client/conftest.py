@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runtime.failure import ExitCode, Failure
 from tests.support.host_in_process import Lie, Play, Story, play
 from tests.support.study_in_process import make_folder
 
@@ -39,6 +40,15 @@ def home(tmp_path: Path) -> Path:
         (tmp_path / name).write_text("x")
     (tmp_path / "host.toml").write_text(LEAST)
     return tmp_path
+
+
+def refused(story: Story, told: str, code: int = ExitCode.INPUT) -> None:
+    """The host ended with one line; nothing of it took part."""
+    assert isinstance(story.ended, Failure)
+    assert told in str(story.ended)
+    assert "\n" not in str(story.ended)
+    assert story.ended.code == code
+    assert (story.ready, story.sent, story.refusals) == (set(), [], [])
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Clips that adapt travel with the model, and false ones are refused; over real gRPC."""
+"""Kinds of studies over real gRPC: clips that adapt travel with the model, sketches, and a curious coordinator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from client.host_file import load
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
 from server.study_file import load as load_study
+from tests.client.conftest import refused
 from tests.support.host_in_process import Play
+from tests.support.study_in_process import PARTICIPANTS, make_folder
+from wire.records.ledger_rows import CHARGE, EXACT
 from wire.round_model import model_bytes, model_sha256, read_model, write_model
 
 # With bits as heavy as they may be an estimate's standard error is 0.03 at most: tolerances of 0.25 are eight of them.
@@ -92,3 +96,36 @@ def test_nothing_about_a_sum_without_noise_is_published(tmp_path: Path, played: 
         assert (1 - error) * plan.full_stddev / plan.granularity < seen < (1 + error) * half / plan.k_stddevs
     assert told["gaussian"]["sum_sha256"] is None
     assert len(told["skellam"]["sum_sha256"]) == 64
+
+
+# ---------------------------------------------------------------- a study for a curious coordinator
+
+# Participants join it only if their policy accepts that, and then reveal shares for the survivors that the coordinator
+# names, without signatures.
+
+
+@pytest.fixture(scope="module")
+def curious_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("studies") / "curious", adversary="curious")
+
+
+def test_a_default_policy_refuses_it(curious_folder: Path, played: Play) -> None:
+    """Only folders that ``init`` makes accept it, since the owner of the study makes them."""
+    assert load(curious_folder / "hosts" / "host-01").settings().policy.curious_coordinator
+    story = played(folder=curious_folder, policy={"curious_coordinator": False})
+    refused(story, "curious-coordinator: no participant would sign whose updates are in a sum")
+
+
+def test_a_whole_study(curious_folder: Path, tmp_path: Path, played: Play) -> None:
+    story = played(folder=curious_folder)
+    assert story.ended == 0
+    assert story.kinds() == {"advertise_keys", "share_keys", "masked_input", "upload", "unmasking"}
+    done = story.of("round_completed")
+    assert [(event["u1"], event["u3"]) for event in done] == [(PARTICIPANTS, PARTICIPANTS)] * 2
+    phases = {event["phase"] for event in story.of("phase_started")}
+    assert phases == {"AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "Unmasking"}
+    [accepted] = [entry for entry in story.logs if entry["event"] == "study accepted"]
+    assert (accepted["trusts"], accepted["adversary"]) == ("the coordinator, to follow the protocol", "curious")
+    kinds = [row.kind for row in story.rows()]
+    assert kinds.count(CHARGE) == kinds.count(EXACT) == 2 * PARTICIPANTS
+    assert not (tmp_path / "transcripts").exists()

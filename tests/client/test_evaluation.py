@@ -13,6 +13,7 @@ from learning.tasks.softmax_regression import SoftmaxRegression
 from server.events import from_json
 from server.study_file import StudyConfiguration
 from server.study_view import StudyView
+from tests.client.conftest import refused
 from tests.support.host_in_process import Play
 from tests.support.study_in_process import PARTICIPANTS
 from wire.ending import NO_BETTER
@@ -57,8 +58,7 @@ def test_their_accuracy_comes_with_the_sum(played: Play, monkeypatch: pytest.Mon
 
 def test_it_can_be_refused(played: Play) -> None:
     story = played(made=EVALUATED, policy={"max_held_out": 0.1})
-    assert "evaluation: participants evaluate the model on a share of 0.2" in str(story.ended)
-    assert not story.sent
+    refused(story, "evaluation: participants evaluate the model on a share of 0.2")
 
 
 def test_one_that_can_not_evaluate_trains_all_the_same(played: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,7 @@ def test_a_task_without_a_model_takes_part_in_no_evaluation(played: Play, monkey
     monkeypatch.setattr(SoftmaxRegression, "judged", ())
     monkeypatch.setattr(StudyConfiguration, "_evaluation", lambda self, task: self.evaluation.of_plan())
     story = played(made=EVALUATED)
-    assert "participants are to evaluate, and the task has no model that they could judge" in str(story.ended)
-    assert not story.sent
+    refused(story, "participants are to evaluate, and the task has no model that they could judge")
 
 
 @pytest.mark.parametrize("stated", [False, True])

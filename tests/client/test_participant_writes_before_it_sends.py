@@ -16,8 +16,8 @@ import pytest
 
 import client.connection
 from client.journal import ClientJournal
-from runtime.failure import Failure
 from secagg.messages import request_digest
+from tests.client.conftest import refused
 from tests.support.databases import query
 from tests.support.host_in_process import Play, ledger_of, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
@@ -169,10 +169,8 @@ def test_a_journal_that_cannot_take_the_study(played: Play, monkeypatch: pytest.
 
     monkeypatch.setattr(ClientJournal, "__init__", full)
     story = played()
-    assert isinstance(story.ended, Failure)
-    assert "nothing can be written down, so nothing is sent" in str(story.ended)
+    refused(story, "nothing can be written down, so nothing is sent")
     assert "journal.sqlite" in str(story.ended)
-    assert (story.sent, story.ready) == ([], set())
 
 
 LIMITED = """

@@ -9,7 +9,7 @@ import pytest
 
 from client.host_file import load
 from client.policy_file import PolicyTable, load_policy
-from client.settings import HostSettings, Window, parse_window
+from client.settings import HostSettings, parse_window
 from runtime.settings_file import ConfigurationError
 from tests.client.conftest import LEAST
 
@@ -91,11 +91,10 @@ LINES = [
     ("max_bits = 63", "policy.max_bits = 63 should be less than or equal to 62."),
     ("min_dropout = 1.0", "policy.min_dropout = 1.0 should be less than 1."),
     ("max_rounds_per_day = 0", "policy.max_rounds_per_day = 0 should be greater than or equal"),
-    ("mechanisms = []", "policy.mechanisms = [] is empty, so nothing could be accepted"),
-    ("hours = []", "policy.hours = [] is empty, so nothing could be accepted: name at least one"),
-    ("tasks = []", "policy.tasks = [] is empty"),
-    ("study_digests = []", "policy.study_digests = [] is empty"),
-    ("model_digests = []", "policy.model_digests = [] is empty"),
+    *(
+        (f"{name} = []", f"policy.{name} = [] is empty, so nothing could be accepted: name at least one")
+        for name in ("mechanisms", "key_agreements", "tasks", "task_digests", "study_digests", "model_digests", "hours")
+    ),
     ('mechanisms = ["gauss"]', "policy.mechanisms[0] = 'gauss' should be 'ddgauss', "),
     (
         'mechanism = "skellam"\nmechanisms = ["ddgauss"]',
@@ -196,7 +195,7 @@ def test_mistakes_in_host_toml(home: Path, table: str, told: str) -> None:
 
 
 def test_windows() -> None:
-    assert parse_window("22:00-06:00") == Window(22 * 60, 6 * 60)
+    assert parse_window("22:00-06:00") == (22 * 60, 6 * 60)
     assert parse_window("22:00-00:00") == parse_window("22:00-24:00")
     wrong = ["2:00-6:00", "22:00 - 06:00", "22:60-23:00", "24:00-24:00", "24:00-06:00", "00:00-24:01"]
     for bad in (*wrong, "\u0662\u0662:00-06:00"):

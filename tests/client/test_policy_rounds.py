@@ -20,7 +20,7 @@ import server.study
 import server.trained_model
 from client.host_file import load
 from client.policy import task_digest
-from runtime.failure import ExitCode, Failure
+from tests.client.conftest import refused
 from tests.support.host_in_process import Play, Story, ledger_of, play, rows_of
 from tests.support.study_in_process import make_folder
 from wire import coordinator_pb2 as pb
@@ -134,10 +134,7 @@ def test_a_refused_study_gets_an_opening(study_folder: Path, tmp_path: Path, mon
     shapes = []
     for name, policy in policies.items():
         story, sent = recorded(study_folder, tmp_path / name, monkeypatch, policy=policy)
-        assert isinstance(story.ended, Failure)
-        assert story.ended.code == ExitCode.INPUT
-        assert "refused by this host's policy: " in str(story.ended)
-        assert (story.ready, story.sent, story.refusals) == (set(), [], [])
+        refused(story, "refused by this host's policy: ")
         assert sent.kinds() == {"open", "proof", "Download"}
         says_nothing_of(sent)
         shapes.append(sent.shape())
@@ -302,7 +299,5 @@ def test_a_second_study_over_the_total_is_refused(accepted: tuple[Story, Sent], 
     limit, rows = 1.05 * total_of(ledger), rows_of(ledger)
     renamed = make_folder(tmp_path / "eight", name="eight")
     story = played(folder=renamed, host={"ledger": ledger}, policy={"max_epsilon_total": limit})
-    assert isinstance(story.ended, Failure)  # before anything is paid
-    assert "epsilon-in-total: the 2 rounds of the study's plan would bring epsilon" in str(story.ended)
-    assert rows_of(ledger) == rows
-    assert story.kinds() == set()
+    refused(story, "epsilon-in-total: the 2 rounds of the study's plan would bring epsilon")
+    assert rows_of(ledger) == rows  # before anything is paid

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import grpc
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-import client.absence
 import client.behaviour
 import client.connection
 import client.participant_host
+import client.unreachable
 import server.sessions
 from client.behaviour import Behaviour, Encoding, Words
 from client.connection import Channels
@@ -312,18 +313,8 @@ def session_of(read: Callable[[], Awaitable[Any]], write: Any = no_write) -> cli
 
 def lonely() -> Any:
     """A participant that nothing but the test talks to, with room for two messages."""
-    nothing: Any = None
-    identity = IdentityKey.generate(os.urandom)
-    made: Any = Participant(
-        identity,
-        policy=nothing,
-        training=nothing,
-        data_name="",
-        journal=nothing,
-        study=nothing,
-        executor=nothing,
-        lines=RoundLines(dict),
-    )
+    study: Any = mock.Mock(lines=RoundLines(dict))
+    made: Any = Participant(IdentityKey.generate(os.urandom), study, mock.Mock())
     made._inbox = asyncio.Queue(2)
     return made
 
@@ -455,7 +446,7 @@ async def test_a_day_and_back(study_folder: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Channels, "cut", counted)
     clock = SimpleNamespace(monotonic=lambda: sum(waits), time=time.time, perf_counter=time.perf_counter)
     monkeypatch.setattr(client.participant_host, "time", clock)
-    monkeypatch.setattr(client.absence, "time", clock)
+    monkeypatch.setattr(client.unreachable, "time", clock)
     journal = tmp_path / "journal.sqlite"
 
     with capture_logs() as logs:

@@ -23,7 +23,7 @@ from secagg.signatures import verify_signature
 from tests.support.study_in_process import make_folder
 from tests.wire.made_ledgers import own_row
 from wire import coordinator_pb2 as pb
-from wire.records.ledger import ChangedLedger, head_file
+from wire.records.ledger import ChangedLedger, Found, head_file
 
 STUDY: dict[str, Any] = {"participants": 9, "hosts": 9, "min_survivors": 6, "quorum": 6, "dataset": "own"}
 EXTERNAL = STUDY | {"task": "external", "task_options": {"dim": 12}}
@@ -81,23 +81,26 @@ def test_a_message_of_no_attempt_and_a_study_of_another_kind(folder: Path, tmp_p
         Home.open(other / "hosts" / "host-01")
 
 
+async def charged(home: Home, round_: int) -> Found | None:
+    """One row more; what a process knows of the ledger then."""
+    journal = ClientJournal(home.settings.host.journal, home.settings.host.ledger)
+    await journal.charge(own_row(round_))
+    journal.close()
+    return journal.ledger.left
+
+
 async def test_an_older_copy_of_the_ledger_is_refused_by_a_process_that_knows_more(
     folder: Path, tmp_path: Path
 ) -> None:
     home = Home.open(folder / "hosts" / "host-03")
     place, older = home.settings.host.journal.parent, tmp_path / "older"
 
-    async def charged(round_: int) -> None:
-        journal = ClientJournal(home.settings.host.journal, home.settings.host.ledger)
-        await journal.charge(own_row(round_))
-        journal.close()
-
     def visit() -> None:
         answer(home, Visit(b"", bytes(32), bytes(32), []), b"", b"", untrained)
 
-    await charged(1)
+    await charged(home, 1)
     shutil.copytree(place, older)
-    await charged(2)
+    await charged(home, 2)
     missing, gone = "a document that was announced didn't come along", "row 2 isn't the one that was read here before"
     with ThreadPoolExecutor(1) as other:
 
@@ -124,12 +127,8 @@ async def test_a_ledger_that_was_refused_once_is_read_again(folder: Path) -> Non
     """Rows that are added to what is known don't count twice, if a later check failed."""
     home = Home.open(folder / "hosts" / "host-04")
     ledger, beside = home.settings.host.ledger, head_file(home.settings.host.ledger)
-    known = None
-    for round_ in (1, 2):
-        journal = ClientJournal(home.settings.host.journal, ledger)
-        await journal.charge(own_row(round_))
-        journal.close()
-        known = known or journal.ledger.left
+    known = await charged(home, 1)
+    await charged(home, 2)
     kept = beside.read_bytes()
     beside.unlink()
     with pytest.raises(ChangedLedger, match="is missing"):

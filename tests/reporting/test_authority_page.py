@@ -66,7 +66,7 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
         for wrong in ({}, {"token": "x"}):
             assert me.ask("/approve", request=ids[0], **wrong)[0] == 403
             assert me.ask("/invite", name="theirs", **wrong)[0] == 403
-        with locked(open_folder(home).state) as store:
+        with locked(open_folder(home)) as store:
             assert store.present() == 0
             assert len(store.invitations()) == 2
         status, _, page = me.ask("/approve", token=token, request=ids[0], verdict="refuse")
@@ -82,7 +82,7 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
         says(page, "It is shown only now", "sordino join localhost:", "ward-7")
         for again in (address, "/", "/?done="):
             assert "It is shown only now" not in me.ask(again)[2]
-        with locked(open_folder(home).state) as store:
+        with locked(open_folder(home)) as store:
             assert len(store.invitations()) == 3
         status, _, page = me.ask("/invite", token=token, name="ward-7", valid="3600")
         assert status == 400
@@ -91,10 +91,10 @@ def test_requests_are_approved_one_by_one_and_codes_made(run: Run, home: Path, c
 
 def test_without_a_coordinator_it_says_so(home: Path) -> None:  # noqa: F811
     folder, now = open_folder(home), time.time()
-    with locked(folder.state) as store:
-        accept_terms(folder, store, replace(document(), roster_valid_s=86_400).to_bytes(), now)
-        sign_next(folder, store, now)
-        package_of(folder, store, now)
+    with locked(folder) as store:
+        accept_terms(store, replace(document(), roster_valid_s=86_400).to_bytes(), now)
+        sign_next(store, now)
+        package_of(store, now)
     shown = AuthorityPage(folder)
     with beside([shown.guarded()]) as address:
         status, _, page = Reader(address, shown.password).ask("/")

@@ -30,7 +30,7 @@ from client.joining.joining import finish_joining, get_place
 from client.settings import HostSettings
 from runtime.failure import Failure
 from sordino.cli import main
-from tests.client.joining.joining_at_a_port import Joining
+from tests.client.joining.conftest import Joining
 from tests.support.ends_and_full_disks import interrupted, no_room
 from tests.support.enrolment_port import STUDY, Authority, document
 
@@ -44,8 +44,8 @@ class Containers:
         settings = AuthorityTable(study=STUDY, coordinator=joining.where.address, places=3)
         keys = AuthorityKeys(joining.authority.signing, joining.authority.tls)
         self.folder = write_folder(short / "authority", settings, keys)
-        with locked(self.folder.state) as store:
-            begin(self.folder, store, (), 1.0, terms=document().to_bytes())
+        with locked(self.folder) as store:
+            begin(store, (), 1.0, terms=document().to_bytes())
         self.open = LocalEnrolmentSocket(self.folder, self.desk, self.told.append)
 
     def start(self, **changes: Any) -> str:
@@ -55,7 +55,7 @@ class Containers:
         home = open_home(path)
         assert home is not None
         assert home.complete
-        with locked(self.folder.state) as store:  # the port's authority keeps no list of its members
+        with locked(self.folder) as store:  # the port's authority keeps no list of its members
             store.write(admitted(home.identity, path.name, True, 1.0))
         return path.name
 
@@ -70,7 +70,7 @@ class Containers:
     def write(self, statement: str, name: str) -> None:
         home = open_home(self.homes / name)
         assert home is not None
-        with locked(self.folder.state) as store:
+        with locked(self.folder) as store:
             store.write((statement, (home.identity,)))
 
 
@@ -149,8 +149,8 @@ def test_a_false_socket_makes_no_home_begin_anew(containers: Containers) -> None
     keys = AuthorityKeys.make(STUDY, datetime.datetime.now(datetime.UTC))
     settings = AuthorityTable(study=STUDY, coordinator=containers.joining.where.address, places=3)
     stranger = write_folder(containers.folder.path.with_name("stranger"), settings, keys)
-    with locked(stranger.state) as store:
-        begin(stranger, store, (), 1.0)
+    with locked(stranger) as store:
+        begin(store, (), 1.0)
         store.write(admitted(identity, "home-01", True, 1.0))
         revoke(store, "home-01", 2.0)
     containers.open = LocalEnrolmentSocket(stranger, containers.desk, containers.told.append)
@@ -285,10 +285,8 @@ def test_the_place_is_kept_whole(joining: Joining, monkeypatch: pytest.MonkeyPat
         with pytest.raises(Failure, match="run the same command again"):
             joining.join(part=BY_PLACE)
         monkeypatch.setattr(client.joining.folder, "replace_durably", real)
-        home = open_home(joining.home)
-        assert home is not None
-        assert home.by_place
-        assert not home.complete
+        assert joining.opened().by_place
+        assert not joining.opened().complete
     asyncio.run(finish_joining(joining.home, joining.said.append))
     assert load(joining.home).participants[0].part == 0
 
@@ -297,8 +295,7 @@ def test_an_authority_that_tells_no_place(unsigned: Joining, monkeypatch: pytest
     monkeypatch.setattr(client.joining.joining, "_wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         unsigned.join(part=BY_PLACE)
-    home = open_home(unsigned.home)
-    assert home is not None
+    home = unsigned.opened()
     with pytest.raises(Failure, match="doesn't state: write a number"):
         home.finish(b"certificate", "laptop", "laptop", 0)
     assert not home.complete

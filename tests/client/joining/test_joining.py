@@ -37,7 +37,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.processes import free_port
 from sordino import Participant
 from sordino.api.participant import ParticipantOptions
-from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.client.joining.conftest import LOOSE, Joining
 from tests.support.enrolment_port import STUDY, Authority, document, port_in_thread
 from wire.authority_statements import verify_card
 from wire.join_code import JoinCode
@@ -345,10 +345,6 @@ def test_foreign_code_is_named_by_the_participant(task: str, options: dict[str, 
     assert not ran.exists()  # only when it takes part
 
 
-def test_no_other_task_than_the_study_s(joining: Joining) -> None:
-    assert "the study's task is synthetic" in joining.refused(task="planted:Task")
-
-
 def test_with_a_policy(joining: Joining) -> None:
     file = joining.work / "mine.toml"
     file.write_text(LOOSE)
@@ -555,8 +551,8 @@ def described(authority: Authority, study: StudyDocument, width: int) -> tuple[L
     newest = NewestRoster(STUDY, 1, bytes(32), bytes(32), 0, 0)
     seen = Look(card, study, bytes(32), newest, None)
     data = DataChoice("fashion-mnist-subset", "iid", 1.0, 1, 9, 3)
-    shown = {"fingerprint": "", "home": Path("home"), "host": "laptop", "host_chosen": True}
-    return seen, describe_study(seen, data=data, part_chosen=True, ledger=None, width=width, **shown)
+    chosen = JoinOptions(name="laptop", part=4)
+    return seen, describe_study(seen, chosen, home=Path("home"), host="laptop", data=data, held=None, width=width)
 
 
 def test_the_description_of_a_lottery(authority: Authority) -> None:
@@ -590,8 +586,8 @@ def test_the_description_of_the_coordinators_powers(authority: Authority, advers
         assert (told in text) != trusted, told
     policy = accepted_plan(seen)
     assert policy.get("curious_coordinator", False) == trusted
-    check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
+    check_accepts(Path("policy.toml"), PolicyTable(**policy), seen, nothing="")
     if trusted:
         del policy["curious_coordinator"]
         with pytest.raises(Failure, match="curious-coordinator"):
-            check_accepts(Path("policy.toml"), PolicyTable(**policy), study, bytes(32), nothing="")
+            check_accepts(Path("policy.toml"), PolicyTable(**policy), seen, nothing="")

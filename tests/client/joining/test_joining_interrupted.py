@@ -21,7 +21,7 @@ from client.host_file import load
 from client.joining.joining import finish_joining
 from runtime.failure import Failure
 from runtime.settings_file import ConfigurationError
-from tests.client.joining.joining_at_a_port import LOOSE, Joining
+from tests.client.joining.conftest import LOOSE, Joining
 from tests.support.ends_and_full_disks import interrupted, killed, no_room
 from tests.support.enrolment_port import STUDY, Authority, identity
 from wire.authority_statements import verify_answer
@@ -101,8 +101,7 @@ def test_what_is_given_when_it_goes_on(unsigned: Joining, monkeypatch: pytest.Mo
 def test_a_full_disk_when_another_policy_is_kept(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two files the old policy counts, whole."""
     interrupt(unsigned, monkeypatch)
-    home = client.joining.folder.open_home(unsigned.home)
-    assert home is not None
+    home = unsigned.opened()
     old = (unsigned.home / "host.toml").read_bytes()
     honest, done = client.joining.folder.replace_durably, []
 
@@ -186,9 +185,10 @@ def test_a_full_disk_when_the_answer_comes(unsigned: Joining, monkeypatch: pytes
 
 def test_two_processes_on_one_folder(unsigned: Joining, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(unsigned, monkeypatch)
-    home = client.joining.folder.open_home(unsigned.home)
-    assert home is not None
-    with client.joining.folder.only_process(home), pytest.raises(Failure, match="in use by another process"):
+    with (
+        client.joining.folder.only_process(unsigned.opened()),
+        pytest.raises(Failure, match="in use by another process"),
+    ):
         asyncio.run(finish_joining(unsigned.home, unsigned.said.append))
 
 

@@ -15,7 +15,7 @@ from client.host_file import load
 from client.joining.description import changed_terms
 from client.joining.joining import accept
 from runtime.failure import Failure
-from tests.client.joining.joining_at_a_port import Joining
+from tests.client.joining.conftest import Joining
 from tests.support.ends_and_full_disks import interrupted
 from tests.support.enrolment_port import document
 from tests.support.signed_rosters import published
