@@ -68,9 +68,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "doesn't follow": lambda body: body["versions"].pop(1),
     "doesn't follow ": lambda body: body["versions"].reverse(),
     "doesn't follow  ": lambda body: body["versions"][0].update(terms="02" * 32),
-    "KeyError": lambda body: body["versions"][0].pop("previous"),
-    "ValueError": lambda body: body["versions"][0].update(previous="xy"),
-    "TypeError": lambda body: body.update(versions=5),
+    "previous is missing": lambda body: body["versions"][0].pop("previous"),
+    "previous isn't hexadecimal": lambda body: body["versions"][0].update(previous="xy"),
+    "versions is of another type": lambda body: body.update(versions=5),
 }
 
 
