@@ -112,7 +112,7 @@ def refusal_that_is_forgotten(self: Any, message: Any, receive: Any = client_unm
 # Target, and more where it has several -> what is exchanged in the code under it: an object, the name of its attribute,
 # the faulty value.
 FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
-    "participant_message": ((wire.codec, "_sized", lambda value, length, name: value),),
+    "participant_message": ((wire.codec, "_sized", lambda value, *_: value),),
     "chunk": ((network_targets, "unframe", chunk_without_its_length),),
     "join_code": ((wire.join_code, "_CHECKSUM_BITS", 37), (wire.join_code, "_checksum", AnyChecksum())),
     "card": (of_any_type(wire.authority_statements._CARD),),
