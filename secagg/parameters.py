@@ -274,7 +274,6 @@ class RoundParameters:
         return found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))
 
     def threshold(self, u1: int) -> int:
-        """Shares that rebuild a secret if u1 has ``u1`` members."""
         return self.sharing(u1).threshold
 
     def signatures_needed(self, u1: int) -> int:

@@ -43,7 +43,6 @@ def of_type(value: Any, *types: type) -> Any:
 
 
 def sized(data: bytes, length: int | None) -> bytes:
-    """Bytes, if they have this length."""
     if length not in (None, len(data)):
         raise BadField(f"is of another length than {length} bytes")
     return data

@@ -86,7 +86,6 @@ def packing_vectors() -> Case:
 
 
 def must_refuse(function: Any, *args: Any) -> None:
-    """The reference refuses what a vector says is refused."""
     try:
         function(*args)
     except ValueError:

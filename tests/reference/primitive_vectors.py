@@ -37,7 +37,6 @@ LOW_ORDER += [(u + 2**255).to_bytes(32, "little") for u in (0, 1)]
 
 
 def setting_json(agreed: Setting) -> Case:
-    """A setting as it stands in a vector."""
     roster = [{"identity": identity, "host": host} for identity, host in agreed.roster]
     stated = {**vars(agreed), "roster": roster}
     stated |= numbers_json(stated.pop("numbers"))
@@ -269,7 +268,6 @@ def key_vectors() -> Case:
 
 
 def flip(data: bytes, at: int = 0) -> bytes:
-    """One bit changed."""
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 

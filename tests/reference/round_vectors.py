@@ -136,7 +136,6 @@ class CommitsToASymbolOutside(Crook):
 
 
 def spoil_ciphertext(*positions: int) -> Change:
-    """Some ciphertexts of a dealing are rubbish."""
 
     def change(message: Message) -> Message:
         ciphertexts = list(message["ciphertexts"])

@@ -25,7 +25,6 @@ from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
 from tests.reference import write_vectors
-from tests.reference.rounds import hear
 from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
@@ -361,7 +360,7 @@ def test_rounds(case: Case) -> None:
         said = case["to_coordinator"][phase]
         for who, message in heard.items():
             if who in said and who not in case["crooked"]:
-                assert hear(sides[who], phase, message, people[who]["input"]) == said[who], (phase, who)
+                assert sides[who].hear(phase, message, people[who]["input"]) == said[who], (phase, who)
         for who, message in said.items():
             coordinator.receive(who, message)
         for refused in case["refused"]:
