@@ -256,16 +256,7 @@ def test_combine_refuses(changed: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     "xs",
     [
-        [],
-        3,
-        [0, 1],
-        [PRIME],
-        [PRIME, 1],
-        [-1, 2],
-        [1, 1],
-        [1.0, 2.0],
-        [[1, 2], [4, 4]],
-        [1, 2**70],
+        *([], 3, [0, 1], [PRIME], [PRIME, 1], [-1, 2], [1, 1], [1.0, 2.0], [[1, 2], [4, 4]], [1, 2**70]),
         list(range(1, PRIME + 1)),
     ],
 )
