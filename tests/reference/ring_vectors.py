@@ -27,41 +27,31 @@ def graph_vectors() -> Case:
             members.append({"member": who, "neighbours": graph.neighbours(who), "x": graph.x(who), "places": places})
         given = {"cohort_context": context, "u1": u1, "degree": degree}
         rings.append({**given, "ring": graph.ring, "members": members})
-    return {"rings": rings, "sharing": [sharing_case(*values) for values in SHARING]}
+    return {
+        "rings": rings,
+        "sharing": [sharing_case(*values, one) for *values, adversaries in SHARING for one in adversaries],
+    }
 
 
-# cohort, colluders, min_survivors, |u1|, adversary
+ANY = ("malicious", "semi-malicious", "curious")
+MALICIOUS, SEMI, CURIOUS = ((one,) for one in ANY)
+# cohort, colluders, min_survivors, |u1|, adversaries
 SHARING = (
-    (63, 3, 50, 63, "malicious"),  # too few for a ring
-    (64, 3, 50, 64, "malicious"),
-    (64, 3, 50, 63, "malicious"),
-    (64, 3, 50, 50, "malicious"),
-    (64, 0, 60, 64, "malicious"),  # A counts as 2
-    (64, 2, 60, 64, "malicious"),
-    (65, 40, 60, 65, "malicious"),
-    (70, 0, 70, 70, "curious"),  # nobody leaves
-    (100, 5, 56, 100, "malicious"),
-    (100, 5, 70, 100, "malicious"),
-    (100, 5, 70, 100, "semi-malicious"),
-    (100, 5, 70, 100, "curious"),
-    (100, 5, 70, 80, "malicious"),  # fewer leave, since fewer came
-    (100, 20, 70, 100, "curious"),
-    (100, 33, 70, 100, "malicious"),  # the complete graph
-    (100, 33, 70, 100, "curious"),
-    (101, 0, 90, 101, "curious"),
-    (128, 6, 100, 128, "semi-malicious"),
-    (200, 60, 140, 200, "malicious"),
-    (200, 60, 140, 200, "semi-malicious"),
-    (300, 15, 270, 300, "malicious"),
-    (300, 60, 210, 300, "malicious"),
-    (300, 60, 210, 300, "semi-malicious"),
-    (300, 60, 210, 300, "curious"),
-    (500, 25, 450, 500, "malicious"),
-    (500, 25, 450, 500, "semi-malicious"),
-    (500, 25, 450, 500, "curious"),
-    (1000, 50, 900, 1000, "malicious"),
-    (1000, 50, 900, 1000, "semi-malicious"),
-    (1000, 50, 900, 1000, "curious"),
+    (63, 3, 50, 63, MALICIOUS),  # too few for a ring
+    *((64, 3, 50, u1, MALICIOUS) for u1 in (64, 63, 50)),
+    *((64, colluders, 60, 64, MALICIOUS) for colluders in (0, 2)),  # A counts as 2
+    (65, 40, 60, 65, MALICIOUS),
+    (70, 0, 70, 70, CURIOUS),  # nobody leaves
+    (100, 5, 56, 100, MALICIOUS),
+    (100, 5, 70, 100, ANY),
+    (100, 5, 70, 80, MALICIOUS),  # fewer leave, since fewer came
+    (100, 20, 70, 100, CURIOUS),
+    (100, 33, 70, 100, (*MALICIOUS, *CURIOUS)),  # the first: the complete graph
+    (101, 0, 90, 101, CURIOUS),
+    (128, 6, 100, 128, SEMI),
+    (200, 60, 140, 200, (*MALICIOUS, *SEMI)),
+    (300, 15, 270, 300, MALICIOUS),
+    *((n, colluders, least, n, ANY) for n, colluders, least in ((300, 60, 210), (500, 25, 450), (1000, 50, 900))),
 )
 
 
