@@ -157,19 +157,9 @@ class Setting:
 
     def round_context(self) -> bytes:
         """What advertisements are signed over."""
-        return labelled_hash(
-            "sordino/v1/round-context",
-            u64(VERSION),
-            self.study.encode(),
-            u64(self.round),
-            u64(self.attempt),
-            self.study_digest,
-            self.numbers.encoded(),
-            self.model_digest,
-            u64(self.roster_version),
-            self.roster_digest(),
-            self.newest,
-        )
+        agreed = u64(VERSION), self.study.encode(), u64(self.round), u64(self.attempt), self.study_digest
+        roster = u64(self.roster_version), self.roster_digest(), self.newest
+        return labelled_hash("sordino/v1/round-context", *agreed, self.numbers.encoded(), self.model_digest, *roster)
 
 
 def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:

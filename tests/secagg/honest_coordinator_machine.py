@@ -105,22 +105,7 @@ class HonestCoordinator(ClaimingMachine):
         adversary=st.sampled_from([MALICIOUS, MALICIOUS, MALICIOUS, SEMI_MALICIOUS]),
         noise=NUMBERS,
     )
-    def begin(
-        self,
-        cohort: int,
-        survivors: int,
-        quorum: int,
-        bits: int,
-        dim: int,
-        cheaters: frozenset[int],
-        losses: int,
-        calm: int,
-        plans: list[tuple[str, str]],
-        how: int,
-        ring: bool,
-        adversary: str,
-        noise: int,
-    ) -> None:
+    def begin(self, cohort, survivors, quorum, bits, dim, cheaters, losses, calm, plans, how, ring, adversary, noise):
         """Of a round: at most `losses` messages are lost, and `calm` phases go well, so that late ones see cheating.
 
         One cheater has a plan for some of its messages (see `as_planned`); its other actions are chosen on the way.
