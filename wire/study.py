@@ -299,14 +299,9 @@ class StudyDocument:
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys. The digest covers these bytes, not what a parser makes of them."""
-        document = {
-            "format": FORMAT,
-            "study": self.study,
-            "task": self.task,
-            "task_options": dict(self.task_options),
-            "plan": self.plan.to_json(),
-            "roster_valid_s": self.roster_valid_s,
-        } | ({"own_data": True} if self.own_data else {})
+        document = vars(self) | {"format": FORMAT, "task_options": dict(self.task_options), "plan": self.plan.to_json()}
+        if not self.own_data:
+            del document["own_data"]
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> bytes:
@@ -346,14 +341,8 @@ class StudyDocument:
             raise
         except (TypeError, ValueError, RecursionError) as error:  # InfeasiblePlan, InvalidParameters: ValueErrors
             raise InvalidStudy(f"the study document doesn't hold: {error}") from error
-        return cls(
-            study=document["study"],
-            task=document["task"],
-            task_options=document["task_options"],
-            plan=plan,
-            roster_valid_s=valid_s,
-            own_data="own_data" in document,
-        )
+        del document["format"]
+        return cls(**document | {"plan": plan})
 
 
 def planned_upload_bytes(plan: Plan) -> int:
