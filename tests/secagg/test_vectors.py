@@ -188,25 +188,19 @@ def test_derived_keys() -> None:
 
 
 def test_statements_and_signatures() -> None:
-    statements = {
-        "session": lambda c: keys.session_statement(c["study"], c["identity"], c["client_nonce"], c["server_nonce"]),
-        "advertisement": lambda c: keys.advertisement_statement(
-            c["round_context"], c["identity"], c["mask_key"], c["channel_key"]
-        ),
-        "dealing": lambda c: keys.dealing_statement(
-            c["cohort_context"], c["identity"], c["root"], c["seed_commitment"]
-        ),
-        "upload": lambda c: keys.upload_statement(
-            c["cohort_context"], c["identity"], c["sha256"], keys.set_digest("u2", c["cohort_context"], c["u2"])
-        ),
-        "survivors": lambda c: keys.consistency_statement(
-            c["cohort_context"], *(keys.set_digest(name, c["cohort_context"], c[name]) for name in ("u2", "u3"))
-        ),
+    statements: dict[str, tuple[Callable[..., bytes], str]] = {
+        "session": (keys.session_statement, "study identity client_nonce server_nonce"),
+        "advertisement": (keys.advertisement_statement, "round_context identity mask_key channel_key"),
+        "dealing": (keys.dealing_statement, "cohort_context identity root seed_commitment"),
+        "upload": (keys.upload_statement, "cohort_context identity sha256 u2"),
+        "survivors": (keys.consistency_statement, "cohort_context u2 u3"),
     }
     cases = vectors("keys.json")["signed"]
     assert {case["kind"] for case in cases} == statements.keys()
     for case in cases:
-        assert statements[case["kind"]](case) == case["statement"]
+        sets = {one: keys.set_digest(one, case["cohort_context"], case[one]) for one in ("u2", "u3") if one in case}
+        statement, names = statements[case["kind"]]
+        assert statement(*((case | sets)[one] for one in names.split())) == case["statement"]
         identity = keys.IdentityKey(Ed25519PrivateKey.from_private_bytes(case["identity_private"]))
         assert identity.sign(case["statement"]) == case["signature"]
         assert verify_signature(identity.public, case["signature"], case["statement"])
