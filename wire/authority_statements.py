@@ -50,9 +50,6 @@ class InvalidPackage(ValueError):
     """Not a package of an authority, or cut short."""
 
 
-# ---------------------------------------------------------------- statements as JSON
-
-
 class SignedForm:
     """How statements of one class stand in JSON: a format and their fields, in the order of the class's attributes.
 
@@ -105,9 +102,6 @@ def _signed(value: Any) -> bytes:
 def is_study(name: str) -> bool:
     """Whether a study may have this name; the rule is that of rosters."""
     return 0 < len(name) <= 64 and name.isascii() and name.isprintable()
-
-
-# ---------------------------------------------------------------- card
 
 
 @dataclass(frozen=True)
@@ -176,9 +170,6 @@ def verify_card(data: bytes, expected: bytes) -> Card:
     return card
 
 
-# ---------------------------------------------------------------- answer
-
-
 @dataclass(frozen=True)
 class Answer:
     """The authority's decision on one request.
@@ -234,9 +225,6 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
     if request_id is not None and not hmac.compare_digest(request_id, answer.request_id):
         raise InvalidAnswer("the answer is one to another request")
     return answer
-
-
-# ---------------------------------------------------------------- package
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,6 @@ class StaleRoster(InvalidRoster):
     """The authority's statement that the roster is the newest has ended, or is another roster's."""
 
 
-# ---------------------------------------------------------------- newest
-
-
 @dataclass(frozen=True)
 class NewestRoster:
     """The authority's statement that this version, with the terms in it, is the newest from one time until another.
@@ -124,9 +121,6 @@ def verify_newest(data: bytes, authority_public: bytes) -> NewestRoster:
     if not verify_signature(authority_public, signature, newest.statement()):
         raise InvalidRoster("the statement of the newest roster is not signed by this study's authority")
     return newest
-
-
-# ---------------------------------------------------------------- history
 
 
 _VERSION: Final = {

@@ -79,8 +79,6 @@ class Participant:
             message
         )
 
-    # ------------------------------------------------------------ AdvertiseKeys
-
     def advertise(self) -> Message:
         """Draws the secret of the mask key, then the channel key."""
         self._enter("AdvertiseKeys", "ShareKeys")
@@ -98,8 +96,6 @@ class Participant:
         self.advertisement = {"mask_key": keys[0], "channel_key": keys[1], "signature": self.sign(statement)}
         self.phase = self._following
         return self.advertisement
-
-    # ------------------------------------------------------------ ShareKeys
 
     def share_keys(self, cohort_keys: Message) -> Message:
         """Draws the secret of the self-mask seed, the polynomials' coefficients, then the salts."""
@@ -220,8 +216,6 @@ class Participant:
         key = setting.channel_key(shared + secret, ends[0], ends[1], self.context, ciphertext)
         return key, setting.sealed_share_associated_data(self.context, ends[0][0], ends[1][0], wrapped)
 
-    # ------------------------------------------------------------ MaskedInputCollection
-
     def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
         """Open what the neighbours in u2 dealt; mask with exactly those. Draws the seeds of noise."""
         self._enter("MaskedInputCollection", "ConsistencyCheck" if self.numbers.signed else "Unmasking")
@@ -308,8 +302,6 @@ class Participant:
         """A set by its identities, ascending."""
         return [self.agreed.identity(who) for who in sorted(members)]
 
-    # ------------------------------------------------------------ ConsistencyCheck
-
     def sign_sets(self, survivor_sets: Message) -> Message:
         """Hold the sets against what this participant did, and sign them."""
         self._enter("ConsistencyCheck", "Unmasking")
@@ -322,8 +314,6 @@ class Participant:
         u2, self.u3 = (self._set(survivor_sets[which]) for which in ("u2", "u3"))
         self._require(u2 == self.u2 and self.u3 <= u2 and self.me in self.u3)
         self._require(len(self.u3) >= self.numbers.min_survivors)
-
-    # ------------------------------------------------------------ Unmasking
 
     def unmask(self, request: Message) -> Message:
         """A share of each dealer in u2 that it holds from, the kind fixed by u3, and seeds of its noise, fixed by |u3|;

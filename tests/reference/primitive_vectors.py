@@ -51,9 +51,6 @@ def numbers_json(numbers: Numbers) -> Case:
     return {name: value for name, value in vars(numbers).items() if name != "released" or value}
 
 
-# ---------------------------------------------------------------- hashing.json
-
-
 def hashing_vectors() -> Case:
     labelled = []
     for label, fields in (
@@ -71,9 +68,6 @@ def hashing_vectors() -> Case:
     for length in (1, 16, 32):
         derived.append({**given, "length": length, "output": hashing.hkdf_sha256(length=length, **given)})
     return {"labelled": labelled, "hkdf_sha256": derived}
-
-
-# ---------------------------------------------------------------- contexts.json
 
 
 def context_vectors() -> Case:
@@ -181,9 +175,6 @@ def number_case(*values: Any) -> Case:
         return {**given, "refused": refusal.stated()}
     sizes = sorted({numbers.quorum, (numbers.quorum + numbers.cohort) // 2, numbers.cohort})
     return {**given, "thresholds": [{"u1": size, "threshold": numbers.majority(size)} for size in sizes]}
-
-
-# ---------------------------------------------------------------- keys.json
 
 
 def key_vectors() -> Case:

@@ -11,8 +11,6 @@ from tests.reference.rounds import setting_of
 from tests.reference.setting import Numbers
 from tests.reference.sharing import P, listed_bytes
 
-# ---------------------------------------------------------------- graph.json
-
 
 def graph_vectors() -> Case:
     rings = []
@@ -60,9 +58,6 @@ def sharing_case(cohort: int, colluders: int, min_survivors: int, u1: int, adver
     numbers = Numbers(cohort, colluders, min_survivors, min_survivors, 20, 1, "harary", adversary)
     degree, threshold = numbers.sharing(u1)
     return {**numbers_json(numbers), "u1": u1, "degree": degree, "threshold": threshold}
-
-
-# ---------------------------------------------------------------- ring_rounds.json
 
 
 class MissesOneShare(Crook):

@@ -83,9 +83,6 @@ class Played:
         return {**case, "cheats": coordinator.cheats, "sum": decimal(record.total)}
 
 
-# ---------------------------------------------------------------- participants that cheat
-
-
 def deal_again(dealer: Participant, shares: list[list[int]], commitment: bytes) -> Message:
     """A dealing that follows the protocol in everything but what is shared."""
     dealer._following = "MaskedInputCollection"
@@ -134,9 +131,6 @@ class CommitsToASymbolOutside(Crook):
 
     def crooked(self) -> list[list[int]]:
         return [[P, *row[1:16], P, *row[17:]] for row in self.shared([0] * 32)]
-
-
-# ---------------------------------------------------------------- rounds.json
 
 
 def spoil_ciphertext(*positions: int) -> Change:

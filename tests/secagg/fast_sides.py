@@ -95,9 +95,6 @@ def encapsulating(random_bytes: Callable[[int], bytes]) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- messages
-
-
 def read_advertisement(message: Message) -> core.Advertisement:
     return core.Advertisement(message["mask_key"], message["channel_key"], message["signature"])
 
@@ -174,9 +171,6 @@ def written(message: Any) -> Message:
             fields = vars(message)
     there = {name: one for name, one in fields.items() if one or name not in OPTIONAL}
     return {name: list(one) if isinstance(one, tuple) else one for name, one in there.items()}
-
-
-# ---------------------------------------------------------------- the two sides
 
 
 TO_PARTICIPANT: dict[str, Callable[[Message], Any]] = {

@@ -77,8 +77,6 @@ class HonestCoordinator(ClaimingMachine):
     ended: str | None = None
     graph: Graph
 
-    # ------------------------------------------------------------ claims
-
     def core(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the code under test: protocol errors are its answers, anything else is a crash."""
         try:
@@ -464,8 +462,6 @@ class HonestCoordinator(ClaimingMachine):
                 self.exchange(letter, *shifted(self.config, context, u2, who, message, how))
             case "Unmasking":
                 self.exchange(letter, silent_on(message, how))
-
-    # ------------------------------------------------------------ the coordinator's clock
 
     @going_on
     @rule()

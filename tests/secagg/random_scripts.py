@@ -104,9 +104,6 @@ def play_batch(task: tuple[str, int, int]) -> Played:
     return play(*task)
 
 
-# ---------------------------------------------------------------- many scripts
-
-
 def batches(kinds: list[str], scripts: int, first: int) -> Iterator[tuple[str, int, int]]:
     """In turn of all kinds, each of which gets as many scripts."""
     number, left = first, -(-scripts // len(kinds))  # rounded up
@@ -152,9 +149,6 @@ def report(total: list[Played], asked: int, seconds: float, first: int) -> None:
     print("--help says what each of them is.")
     given_up = sum(one.scripts for one in total) - asked
     print(f"\n{asked} scripts and {given_up} given up half-way in {seconds:.0f} s, seed {first}; no claim is broken")
-
-
-# ---------------------------------------------------------------- without one check at a time
 
 
 @dataclass

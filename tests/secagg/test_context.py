@@ -91,9 +91,6 @@ def test_a_configuration_that_names_nothing_is_refused(wrong: dict[str, object])
         replace(CONFIG, **wrong)
 
 
-# ---------------------------------------------------------------- encoding
-
-
 def decode(data: bytes) -> tuple[str, list[bytes]]:
     """The inverse of `encode`: that there is one shows that no two inputs share their bytes."""
     at = 0

@@ -403,9 +403,6 @@ def test_a_phase_with_too_few_is_unchanged_by_an_early_close(name: str) -> None:
     closed(phase, name)
 
 
-# ---------------------------------------------------------------- the phases that take no message
-
-
 def test_keys_are_advertised_once() -> None:
     phase = client_phase("AdvertiseKeys")
     phase.advertise()

@@ -53,9 +53,6 @@ def few_of(members: int) -> list[tuple[int, ...]]:
     return [gone for count in range(3) for gone in combinations(range(members), count)]
 
 
-# ---------------------------------------------------------------- who leaves
-
-
 @pytest.mark.parametrize(
     ("config", "fates"),
     [
@@ -145,9 +142,6 @@ def test_a_revealed_root_opens_the_seeds_of_its_owner_alone() -> None:
             right = unwrap_seed(one.wrapped, shared, attempt.mask_keys[0], *ends, cohort.context)
             assert unwrap_seed(one.wrapped, shared, root, *ends, cohort.context) != right
             assert right == pair_seed(attempt.mask_key_symbols[one.dealer], cohort.context, *ends)
-
-
-# ---------------------------------------------------------------- a share that doesn't open, with its seed
 
 
 @pytest.mark.parametrize("field", ["ciphertext", "wrapped"])

@@ -205,9 +205,6 @@ def test_what_is_little_work_is_not_divided() -> None:
     attempt.coordinator.close(Parallel(lambda *_: pytest.fail("divided"), 4))
 
 
-# ---------------------------------------------------------------- on a ring
-
-
 RING = make_config(10, min_survivors=7, rings=safe_rings(10, 7))
 
 

@@ -48,9 +48,6 @@ def symbols(values: list[Any]) -> Any:
     return np.array(values, dtype=np.uint16)
 
 
-# ---------------------------------------------------------------- the files themselves
-
-
 @pytest.mark.parametrize("name", write_vectors.FILES)
 def test_the_vectors_are_what_the_generator_writes(name: str) -> None:
     assert (VECTORS / name).read_text(encoding="utf-8") == write_vectors.text_of(name)
@@ -295,9 +292,6 @@ def test_sealed_shares() -> None:
         assert channel(case).open(case["ciphertext"]) is None, case["name"]
 
 
-# ---------------------------------------------------------------- the graph
-
-
 def test_rings() -> None:
     for case in vectors("graph.json")["rings"]:
         u1 = tuple(case["u1"])
@@ -315,9 +309,6 @@ def test_degree_and_threshold() -> None:
     for case in vectors("graph.json")["sharing"]:
         parameters = RoundParameters(**numbers_in(case))
         assert parameters.sharing(case["u1"]) == Sharing(case["degree"], case["threshold"])
-
-
-# ---------------------------------------------------------------- whole rounds
 
 
 def round_cases() -> list[Any]:

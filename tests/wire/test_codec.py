@@ -92,9 +92,6 @@ def test_digests_of_participants_that_are_no_neighbours() -> None:
     assert codec.read_cohort_keys(codec.write_cohort_keys(1, 1, message)) == message
 
 
-# ---------------------------------------------------------------- lengths
-
-
 def byte_fields(message: Message) -> Iterator[Callable[[bytes], None]]:
     """For every bytes field of a message, however deep, a function that sets it."""
     for descriptor, value in message.ListFields():
@@ -137,9 +134,6 @@ def test_missing_parts() -> None:
             KINDS[name].read(KINDS[name].type())
 
 
-# ---------------------------------------------------------------- one share of a peer
-
-
 def test_an_entry_of_the_reply_holds_one_kind_of_share() -> None:
     entry = pb.PeerShare.DESCRIPTOR
     assert [one.name for one in entry.oneofs] == ["kind"]
@@ -171,9 +165,6 @@ def test_a_revealed_share_is_passed_on_as_it_is() -> None:
     (share,) = codec.read_unmasking_reply(pb.UnmaskingReply(shares=[pb.PeerShare(mask_key=revealed)])).shares
     assert share is not None
     assert (share.share, share.salt) == (bytes(range(32)), b"s" * 16)
-
-
-# ---------------------------------------------------------------- whole attempts through the wire
 
 
 @pytest.mark.parametrize("config", [CONFIG, RING], ids=["complete", "ring"])

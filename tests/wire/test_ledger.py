@@ -53,9 +53,6 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file() and one.suffix != ".lock"}
 
 
-# ---------------------------------------------------------------- what is written
-
-
 def test_rows_are_read_as_they_were_written(path: Path) -> None:
     rows: list[Row] = []
     about, head, totals = read_ledger(path, rows.append)
@@ -154,9 +151,6 @@ def test_sql_itself_refuses_to_change_rows(path: Path) -> None:
     for sql in ("UPDATE rows SET body = x'00'", "DELETE FROM rows"):
         with sqlite3.connect(path) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended to"):
             connection.execute(sql)
-
-
-# ---------------------------------------------------------------- tampering
 
 
 def tamper(path: Path, *statements: tuple[str, tuple[Any, ...]] | str) -> None:
@@ -364,9 +358,6 @@ def test_any_changed_byte_of_a_row_is_found(three_rows: Path, row: int, place: i
     assert read_ledger(three_rows)[1].rows == 3
 
 
-# ---------------------------------------------------------------- files that can't be used
-
-
 def foreign(path: Path) -> None:
     path.unlink()
     with sqlite3.connect(path) as connection:
@@ -442,9 +433,6 @@ def test_opened_twice(path: Path) -> None:
     open_(path).close()
 
 
-# ---------------------------------------------------------------- crashes
-
-
 @pytest.mark.parametrize(("call", "rows"), [(1, ROWS), (2, ROWS + 1)])
 def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, call: int, rows: int) -> None:
     """Before the row is written, or after it and before the file beside it says so: the ledger opens again."""
@@ -506,9 +494,6 @@ def test_a_disk_that_takes_no_more(path: Path) -> None:
     ledger.close()
     fill(path, range(ROWS + 1, ROWS + 2))
     assert read_ledger(path)[1].rows == ROWS + 1
-
-
-# ---------------------------------------------------------------- what rows may say
 
 
 @pytest.mark.parametrize(

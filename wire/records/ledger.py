@@ -340,9 +340,6 @@ def _same_head(path: Path, found: Head, stated: Head, where: str) -> None:
     raise ChangedLedger(path, f"it ends with another row {found.rows} than {where} says: rows were written anew")
 
 
-# ---------------------------------------------------------------- writing
-
-
 class Ledger:
     """A ledger that is open for appending; the file can't be opened again, in any process, at the same time."""
 

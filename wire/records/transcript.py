@@ -256,9 +256,6 @@ def _text(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-# ---------------------------------------------------------------- reading
-
-
 def read_transcript(data: bytes) -> Transcript:
     """The contents of a file, of which only the form is checked.
 
