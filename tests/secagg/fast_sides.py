@@ -43,14 +43,12 @@ class StatedSharing(RoundParameters):
 
 
 def parameters_of(agreed: Setting) -> RoundParameters:
-    """The core's numbers."""
     if agreed.sharing is None:
         return RoundParameters(**vars(agreed.numbers))
     return StatedSharing(**vars(agreed.numbers), stated=Sharing(*agreed.sharing))
 
 
 def config_of(agreed: Setting) -> RoundConfig:
-    """The core's view of a setting."""
     entries = tuple(RosterEntry(identity, host) for identity, host in agreed.roster)
     return RoundConfig(
         roster=Roster(agreed.study, agreed.roster_version, entries, None, agreed.study_digest, agreed.previous_roster),

@@ -150,13 +150,11 @@ class View(Notes):
         return super().evidence(who, sets, signers)
 
     def colluders_upload(self, colluder: int, u2: frozenset[int]) -> tuple[bytes, bytes]:
-        """Digest and signature of an upload that was never sent."""
         sha256, identity = hashlib.sha256(b"colluder").digest(), identities(self.plan.cohort)[colluder]
         digest = set_of(self.config, self.context, "u2", u2)
         return sha256, identity.sign(upload_statement(self.context, identity.public, sha256, digest))
 
     def known(self, dealer: int, kind: int) -> bool:
-        """Whether a secret of the dealer can be rebuilt."""
         return len(self.shares.get((dealer, kind), {})) >= self.graph.threshold
 
     def knows_mask_key(self, who: int) -> bool:

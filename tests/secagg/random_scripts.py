@@ -72,7 +72,6 @@ class Played:
 
 
 def play(kind: str, number: int, scripts: int, client: Side = CLIENT, server: Side = SERVER) -> Played:
-    """One batch."""
     base, chosen = KINDS[kind]
     sides = {"client": client, "server": server, "seen": Counter[str](), "checked": Counter[str]()}
     machine: Any = type("Script", (base,), {**sides, **chosen})
@@ -223,7 +222,6 @@ def _in_short(check: str) -> str:
 
 
 def claims() -> str:
-    """What the claims are, as both machines have them at their heads."""
     parts = []
     for title, module in (("lying", lying_coordinator_machine), ("honest", honest_coordinator_machine)):
         lines = (inspect.getdoc(module) or "").splitlines()

@@ -80,7 +80,6 @@ def test_everybody_makes_the_seed_of_half_of_its_pairs() -> None:
 
 
 def pair_of() -> tuple[AgreementKey, AgreementKey, bytes]:
-    """Mask keys of two participants, and a context."""
     first, second = (
         mask_key_of(np.arange(16, dtype=np.uint16) + start, b"r" * 32, bytes([start]) * 32, hybrid=True)
         for start in (0, 1)

@@ -52,7 +52,6 @@ def no_constants_of_other_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(machine: type[RuleBasedStateMachine]) -> Broken:
-    """What a machine finds wrong."""
     with pytest.raises(Broken) as caught:
         run_state_machine_as_test(machine, settings=BITES)
     return caught.value

@@ -92,7 +92,6 @@ def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: Side) -> 
 
 
 def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
-    """The last phase, after this many replies, and the sum if it opened."""
     script = Script(deadline={UNMASK: replies})
     attempt = Attempt(CONFIG, script, server=server, tamper={(SHARE, BAD): rubbish_for(spoilt)} if spoilt else {})
     completed = None

@@ -39,7 +39,6 @@ def words(values: list[int], bits: int) -> Any:
 
 
 def refuses(case: Case, call: Callable[..., object], *arguments: Any) -> None:
-    """With the error that the vector states."""
     with pytest.raises(ERRORS[case["refused"]["error"]]):
         call(*arguments)
 

@@ -14,7 +14,6 @@ ROWS = 5
 
 
 def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
-    """A coordinator's row."""
     values: dict[str, Any] = {
         **{"at": 1_700_000_000.25 + round_, "study": "seven", "study_sha256": STUDY, "plan": "cc" * 32},
         **{"round": round_, "attempt": attempt, "kind": CHARGE, "participants": (0, 1, 3, 4, 6), "identity": None},
@@ -31,7 +30,6 @@ def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
 
 
 def own_row(round_: int, who: str = "11" * 32, attempt: int = 1, **changes: Any) -> LedgerEntry:
-    """A participant's row."""
     return entry(round_, attempt, **{"participants": None, "identity": who, "data": who, **changes})
 
 

@@ -227,7 +227,6 @@ def sql(*statements: str | tuple[str, Callable[[Path], tuple[Any, ...]]]) -> Cal
 
 
 def anew(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], object]:
-    """All rows with changed contents, as `write_anew`."""
     return lambda path: write_anew(path, change(bodies(path)))
 
 

@@ -29,7 +29,6 @@ ENTRIES = tuple(RosterEntry(bytes([n]) * 32, f"host-{n}") for n in range(1, 6))
 
 
 def versions(count: int, first: Roster | None = None, entries: tuple[RosterEntry, ...] = ENTRIES) -> list[Roster]:
-    """So many versions after each other."""
     made = [first or Roster(STUDY, 1, entries, terms=TERMS)]
     while len(made) < count:
         made.append(Roster(STUDY, made[-1].version + 1, entries, terms=TERMS, previous=made[-1].digest()))

@@ -344,7 +344,6 @@ def advertised(one: Callable[[Transcript, Finished], Advertisement]) -> Change:
 
 
 def colludes(mask_key: Callable[[Transcript], bytes | None]) -> Change:
-    """Keys that participant 2 signs itself."""
     return advertised(lambda found, finished: keys_of(finished, 2, mask_key(found)))
 
 
