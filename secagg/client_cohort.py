@@ -79,7 +79,6 @@ class Cohort:
 
     @property
     def u1(self) -> tuple[int, ...]:
-        """Members of u1, ascending."""
         return self.graph.u1
 
     def identity(self, participant: int) -> bytes:
@@ -87,7 +86,6 @@ class Cohort:
 
     @property
     def hybrid(self) -> bool:
-        """Whether keys are agreed on by X25519 and ML-KEM-768 together."""
         return self.config.parameters.hybrid
 
     def channel(

@@ -41,7 +41,6 @@ class RoundConfig:
 
     @property
     def number(self) -> tuple[int, int]:
-        """Round and attempt."""
         return self.round, self.attempt
 
     def __post_init__(self) -> None:

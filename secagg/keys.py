@@ -213,9 +213,6 @@ def noise_commitment(seed: bytes, part: int, cohort_context: bytes, identity: by
     return digest("sordino/v1/noise-commitment", cohort_context, identity, number(part), seed)
 
 
-# ---------------------------------------------------------------- masks
-
-
 def _end(identity: bytes, public: bytes) -> tuple[bytes, bytes]:
     """One of the two parties to a key. The cohort context, which is in every key, binds both parts of a hybrid key."""
     return identity, public[:KEY_BYTES]
@@ -299,9 +296,6 @@ def _xor(one: bytes, other: bytes) -> bytes:
     return (int.from_bytes(one, "little") ^ int.from_bytes(other, "little")).to_bytes(32, "little")
 
 
-# ---------------------------------------------------------------- sealed shares
-
-
 class ShareChannel:
     """Seals and opens the one message in each direction between two neighbours."""
 
@@ -336,9 +330,6 @@ class ShareChannel:
             return AESGCM(self._key).decrypt(ZERO_NONCE, ciphertext, self._associated)
         except InvalidTag:
             return None
-
-
-# ---------------------------------------------------------------- signed statements
 
 
 def session_statement(study: str, identity: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:

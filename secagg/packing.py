@@ -64,7 +64,6 @@ class _Layout:
 
     @property
     def plain(self) -> bool:
-        """A value is a word."""
         return self.group == 1
 
 

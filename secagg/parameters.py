@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from secagg.errors import InvalidParameters
-from secagg.masking import word_dtype
+from secagg.masking import MAX_BITS, MAX_BLOCKS, word_dtype
 from secagg.packing import packed_size
 from secagg.shamir import PRIME
 from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing, k_regular
@@ -25,10 +25,7 @@ from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing, k_regular
 # Below this size the rules for sparse graphs prove nothing, and "0 of 10 collude" is not a safe assumption.
 SMALL_COHORT: Final = 64
 FEWEST_COLLUDERS: Final = 2
-# AES-CTR with a 96-bit nonce and a counter that starts at 2 (see secagg/masking.py).
-LARGEST_STREAM_BYTES: Final = (2**32 - 2) * 16
-LARGEST_BITS: Final = 62
-
+LARGEST_STREAM_BYTES: Final = MAX_BLOCKS * 16  # see secagg/masking.py
 COMMITMENT_BYTES: Final = 32
 
 COMPLETE: Final = "complete"
@@ -207,8 +204,8 @@ class RoundParameters:
                 f"a cohort of {self.cohort} is too small for {self.colluders} colluders: invite at least "
                 f"{self.colluders + 1} participants"
             )
-        if not 1 <= self.bits <= LARGEST_BITS:
-            raise InvalidParameters(f"bits must lie in 1..{LARGEST_BITS}, not {self.bits}")
+        if not 1 <= self.bits <= MAX_BITS:
+            raise InvalidParameters(f"bits must lie in 1..{MAX_BITS}, not {self.bits}")
         if self.dim < 1 or self.dim * word_dtype(self.bits).itemsize > LARGEST_STREAM_BYTES:
             raise InvalidParameters(f"dim must be at least 1 and one mask at most {LARGEST_STREAM_BYTES} bytes")
         # The threshold on the complete graph, and the number of signatures on both graphs.
@@ -274,7 +271,6 @@ class RoundParameters:
         return found or Sharing(u1 - 1, complete_graph_threshold(u1, self.colluders))
 
     def threshold(self, u1: int) -> int:
-        """Shares that rebuild a secret if u1 has ``u1`` members."""
         return self.sharing(u1).threshold
 
     def signatures_needed(self, u1: int) -> int:

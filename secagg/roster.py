@@ -63,7 +63,6 @@ class RosterHead:
             raise InvalidRoster("a digest of the roster is a SHA-256 of 32 bytes")
 
     def statement(self) -> bytes:
-        """The bytes that the authority signs."""
         drawn = (b"", b"") if self.lottery is None else (number(self.lottery.draws), self.lottery.root)
         fields = (self.study.encode(), number(self.version), self.participants, *drawn, self.terms, self.previous)
         return encode("sordino/v1/roster", *fields)
@@ -101,7 +100,6 @@ class Roster:
 
     @cached_property
     def positions(self) -> dict[bytes, int]:
-        """Identity -> position."""
         return {entry.identity: position for position, entry in enumerate(self.entries)}
 
     @cached_property
@@ -119,7 +117,6 @@ class Roster:
         return tuple(entry.identity for entry in self.entries)
 
     def identity(self, participant: int) -> bytes:
-        """The Ed25519 public key at a position."""
         return self.identities[participant]
 
     def verify(self, participant: int, signature: bytes, message: bytes) -> bool:

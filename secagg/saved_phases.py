@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any, Final, TypeVar
+from typing import Any, Final, get_args
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -32,7 +32,6 @@ Phase = (
     | client_unmasking.Answered
 )
 """What a participant may be in between two messages; AdvertiseKeys holds nothing yet."""
-AnyPhase = TypeVar("AnyPhase", bound=Phase)
 
 _CONFIG, _IDENTITY, _RANDOM_BYTES = "config", "identity", "random bytes"
 
@@ -105,9 +104,7 @@ class _Writer(pickle.Pickler):
 _KNOWN: Final = {
     (one.__module__, one.__qualname__): one
     for one in (
-        *(client_phases.ShareKeys, client_phases.MaskedInputCollection, client_phases.Masking),
-        *(client_unmasking.ConsistencyCheck, client_unmasking.UnsignedUnmasking, client_unmasking.Unmasking),
-        *(client_unmasking.Answered, client_phases._AttemptKeys, client_cohort.Cohort, client_cohort.HeldShare),
+        *(*get_args(Phase), client_phases._AttemptKeys, client_cohort.Cohort, client_cohort.HeldShare),
         *(graph.CompleteGraph, graph.HararyGraph, Sharing, AgreementKey, _array),
         *(messages.Advertisement, messages.Subset, messages.SurvivorSets, messages.UnmaskingRequest),
         *(messages.UnmaskingReply, messages.MaskKeyShare, messages.SelfMaskSeedShare),

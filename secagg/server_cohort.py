@@ -95,7 +95,6 @@ class ServerCohort:
 
     @cached_property
     def positions(self) -> dict[int, int]:
-        """Member -> position in u1."""
         return {member: at for at, member in enumerate(self.u1)}
 
     @cached_property
@@ -157,7 +156,6 @@ class SignedSets:
 
     @property
     def proven(self) -> bool:
-        """Whether enough have signed."""
         return len(self.signatures) >= self.needed
 
     @cached_property

@@ -12,6 +12,7 @@ import hmac
 import json
 import re
 from dataclasses import dataclass
+from struct import pack
 from typing import Any, Final
 
 from cryptography import x509
@@ -20,9 +21,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runtime.address import split_addresses
 from secagg.encoding import encode, number
-from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
+from secagg.signatures import PUBLIC_KEY_BYTES, verify_signature
 from wire.certificates import UNREADABLE
 from wire.join_code import fingerprint
+from wire.json_fields import FILE, HEX_32, HEX_64, TEXT, BadField, Kind, plain, read_fields, whole, write_fields
 
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LARGEST_CARD: Final = 32 << 10
@@ -30,8 +32,8 @@ LARGEST_ANSWER: Final = 32 << 10
 LARGEST_PACKAGE: Final = 256 << 20
 REQUEST_ID_BYTES: Final = 32
 
-_CARD: Final = "sordino-card-1"
-_ANSWER: Final = "sordino-enrolment-answer-2"
+_CARD_LABEL: Final = "sordino/v1/card"
+_ANSWER_LABEL: Final = "sordino/v1/enrolment-answer-2"
 _PACKAGE_LABEL: Final = "sordino/v1/enrolment-package-2"
 _LONGEST_REASON: Final = 500
 
@@ -48,56 +50,58 @@ class InvalidPackage(ValueError):
     """Not a package of an authority, or cut short."""
 
 
-# ---------------------------------------------------------------- JSON from another machine
+class SignedForm:
+    """How statements of one class stand in JSON: a format and their fields, in the order of the class's attributes.
+
+    What follows these, such as the signature, isn't signed.
+    """
+
+    def __init__(self, format_: str, largest: int, error: type[ValueError], /, **fields: Kind) -> None:
+        self._format, self._largest, self._error, self._fields = format_, largest, error, fields
+
+    def statement(self, label: str, content: Any) -> bytes:
+        """What is signed under this label."""
+        return encode(label, *map(_signed, vars(content).values()))
+
+    def write(self, content: Any, *following: bytes) -> dict[str, Any]:
+        """The object to be written as JSON."""
+        values = dict(zip(self._fields, (*vars(content).values(), *following), strict=True))
+        return {"format": self._format} | write_fields(self._fields, values)
+
+    def read(self, data: bytes) -> list[Any]:
+        """The values of an object with exactly these fields. Raises a ValueError of the form's class: it is another."""
+        if len(data) > self._largest:
+            raise self._error(f"more than {self._largest} bytes")
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError) as problem:
+            raise self._error("not readable as JSON") from problem
+        if type(found) is not dict or found.get("format") != self._format:
+            raise self._error(f"not of the format {self._format}, which this version reads")
+        if set(found) != {"format", *self._fields}:
+            raise self._error("fields are missing, or there are unknown ones")
+        try:
+            return list(read_fields(self._fields, found).values())
+        except BadField as problem:
+            raise self._error(f"the field {problem}") from problem
 
 
-def read_fields(
-    data: bytes,
-    format_: str,
-    texts: tuple[str, ...],
-    largest: int,
-    error: type[ValueError],
-    *,
-    numbers: tuple[str, ...] = (),
-    truths: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """A JSON object with exactly these keys, and values of these types. Raises ValueError: of the class ``error``."""
-    if len(data) > largest:
-        raise error(f"more than {largest} bytes")
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise error("not readable as JSON") from problem
-    if type(fields) is not dict or fields.get("format") != format_:
-        raise error(f"not of the format {format_}, which this version reads")
-    if set(fields) != {"format", *texts, *numbers, *truths}:
-        raise error("fields are missing, or there are unknown ones")
-    if not (
-        all(type(fields[name]) is str for name in texts)
-        and all(type(fields[name]) in (int, float) for name in numbers)
-        and all(type(fields[name]) is bool for name in truths)
-    ):
-        raise error("a field is of another type")
-    return fields
-
-
-def from_hex(text: str, length: int | None, error: type[ValueError]) -> bytes:
-    """Bytes of a field, of this length unless it is None; raises a ValueError of the class ``error``."""
-    try:
-        value = bytes.fromhex(text)
-    except ValueError as problem:
-        raise error("a field isn't hexadecimal") from problem
-    if length is not None and len(value) != length:
-        raise error("a field is of another length")
-    return value
+def _signed(value: Any) -> bytes:
+    match value:
+        case bool():
+            return b"accepted" if value else b"refused"
+        case int():
+            return number(value)
+        case float():
+            return pack("<d", value)
+        case str():
+            return value.encode("utf-8", "surrogatepass")
+    return bytes(value)
 
 
 def is_study(name: str) -> bool:
     """Whether a study may have this name; the rule is that of rosters."""
     return 0 < len(name) <= 64 and name.isascii() and name.isprintable()
-
-
-# ---------------------------------------------------------------- card
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,12 @@ class Card:
             raise InvalidCard("the card's address isn't HOST:PORT")
 
 
+_CARD: Final = SignedForm(
+    *("sordino-card-1", LARGEST_CARD, InvalidCard),
+    **{"study": TEXT, "authority": HEX_32, "tls_ca": FILE, "coordinator": HEX_32, "address": TEXT, "signature": HEX_64},
+)
+
+
 def sign_card(card: Card, authority: Ed25519PrivateKey) -> bytes:
     """The card file: JSON with the authority's signature over the content.
 
@@ -139,16 +149,8 @@ def sign_card(card: Card, authority: Ed25519PrivateKey) -> bytes:
     """
     if authority.public_key().public_bytes_raw() != card.authority_public:
         raise ValueError("a card is signed with the key that it names")
-    fields = {
-        "format": _CARD,
-        "study": card.study,
-        "authority": card.authority_public.hex(),
-        "tls_ca": card.tls_ca.decode("ascii"),
-        "coordinator": card.coordinator_public.hex(),
-        "address": card.address,
-        "signature": authority.sign(_card_statement(card)).hex(),
-    }
-    return (json.dumps(fields, indent=1) + "\n").encode()
+    signature = authority.sign(_CARD.statement(_CARD_LABEL, card))
+    return (json.dumps(_CARD.write(card, signature), indent=1) + "\n").encode()
 
 
 def verify_card(data: bytes, expected: bytes) -> Card:
@@ -156,39 +158,16 @@ def verify_card(data: bytes, expected: bytes) -> Card:
 
     Raises InvalidCard: unreadable, of another authority, or changed after it was signed.
     """
-    fields = read_fields(
-        data, _CARD, ("study", "authority", "tls_ca", "coordinator", "address", "signature"), LARGEST_CARD, InvalidCard
-    )
-    card = Card(
-        fields["study"],
-        from_hex(fields["authority"], PUBLIC_KEY_BYTES, InvalidCard),
-        fields["tls_ca"].encode("utf-8", "surrogatepass"),
-        from_hex(fields["coordinator"], PUBLIC_KEY_BYTES, InvalidCard),
-        fields["address"],
-    )
+    *values, signature = _CARD.read(data)
+    card = Card(*values)
     if not hmac.compare_digest(fingerprint(card.authority_public), expected):
         raise InvalidCard(
             "the coordinator shows another authority than the join code names: check the address, and compare the "
             "fingerprint with the person who gave you the code"
         )
-    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidCard)
-    if not verify_signature(card.authority_public, signature, _card_statement(card)):
+    if not verify_signature(card.authority_public, signature, _CARD.statement(_CARD_LABEL, card)):
         raise InvalidCard("the study's card isn't signed by its authority: don't join")
     return card
-
-
-def _card_statement(card: Card) -> bytes:
-    return encode(
-        "sordino/v1/card",
-        card.study.encode(),
-        card.authority_public,
-        card.tls_ca,
-        card.coordinator_public,
-        card.address.encode(),
-    )
-
-
-# ---------------------------------------------------------------- answer
 
 
 @dataclass(frozen=True)
@@ -221,20 +200,17 @@ class Answer:
             raise InvalidAnswer("the answer's host has no name of one")
 
 
+_ANSWER: Final = SignedForm(
+    *("sordino-enrolment-answer-2", LARGEST_ANSWER, InvalidAnswer),
+    **{"request_id": HEX_32, "accepted": plain(bool), "reason": TEXT, "host": TEXT},
+    **{"certificate": FILE, "roster_version": whole(), "place": whole(), "signature": HEX_64},
+)
+
+
 def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
     """The answer as it is published: JSON with the authority's signature over the content."""
-    fields = {
-        "format": _ANSWER,
-        "request_id": answer.request_id.hex(),
-        "accepted": answer.accepted,
-        "reason": answer.reason,
-        "host": answer.host,
-        "certificate": answer.certificate.decode("ascii"),
-        "roster_version": answer.roster_version,
-        "place": answer.place,
-        "signature": authority.sign(_answer_statement(answer)).hex(),
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    signature = authority.sign(_ANSWER.statement(_ANSWER_LABEL, answer))
+    return json.dumps(_ANSWER.write(answer, signature), separators=(",", ":")).encode()
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
@@ -242,41 +218,13 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
 
     Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
-    names, numbers = ("request_id", "reason", "host", "certificate", "signature"), ("roster_version", "place")
-    fields = read_fields(data, _ANSWER, names, LARGEST_ANSWER, InvalidAnswer, numbers=numbers, truths=("accepted",))
-    if any(type(fields[name]) is not int for name in numbers):
-        raise InvalidAnswer("the answer's roster version and place must be whole numbers")
-    answer = Answer(
-        from_hex(fields["request_id"], REQUEST_ID_BYTES, InvalidAnswer),
-        fields["accepted"],
-        fields["reason"],
-        fields["host"],
-        fields["certificate"].encode("utf-8", "surrogatepass"),
-        fields["roster_version"],
-        fields["place"],
-    )
-    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidAnswer)
-    if not verify_signature(authority_public, signature, _answer_statement(answer)):
+    *values, signature = _ANSWER.read(data)
+    answer = Answer(*values)
+    if not verify_signature(authority_public, signature, _ANSWER.statement(_ANSWER_LABEL, answer)):
         raise InvalidAnswer("the answer isn't signed by the study's authority")
     if request_id is not None and not hmac.compare_digest(request_id, answer.request_id):
         raise InvalidAnswer("the answer is one to another request")
     return answer
-
-
-def _answer_statement(answer: Answer) -> bytes:
-    return encode(
-        "sordino/v1/enrolment-answer-2",
-        answer.request_id,
-        b"accepted" if answer.accepted else b"refused",
-        answer.reason.encode("utf-8", "surrogatepass"),
-        answer.host.encode(),
-        answer.certificate,
-        number(answer.roster_version),
-        number(answer.place),
-    )
-
-
-# ---------------------------------------------------------------- package
 
 
 @dataclass(frozen=True)

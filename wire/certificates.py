@@ -152,7 +152,6 @@ class CertificateAuthority:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 

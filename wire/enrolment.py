@@ -13,9 +13,8 @@ import hashlib
 import hmac
 import json
 import math
-import struct
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -23,14 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from secagg.encoding import encode
 from secagg.keys import IdentityKey
-from secagg.signatures import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, verify_signature
-from wire.authority_statements import HOST_NAME, from_hex, is_study, read_fields
+from secagg.signatures import PUBLIC_KEY_BYTES, verify_signature
+from wire.authority_statements import HOST_NAME, SignedForm, is_study
 from wire.certificates import UNREADABLE
 from wire.join_code import CODE_ID_BYTES, MAC_BYTES, JoinCode, code_mac
+from wire.json_fields import FILE, HEX_32, HEX_64, TEXT, hexadecimal, plain
 
 LARGEST_REQUEST: Final = 8192
-
-_REQUEST: Final = "sordino-enrolment-request-1"
 
 
 class InvalidRequest(ValueError):
@@ -69,16 +67,14 @@ class EnrolmentRequest:
 
     def statement(self) -> bytes:
         """What the identity signs."""
-        return encode(
-            "sordino/v1/enrolment-request",
-            self.kind.encode(),
-            self.study.encode(),
-            self.identity,
-            self.host.encode(),
-            self.csr,
-            struct.pack("<d", self.at),
-            self.code_id,
-        )
+        return _REQUEST.statement("sordino/v1/enrolment-request", self)
+
+
+_REQUEST: Final = SignedForm(
+    *("sordino-enrolment-request-1", LARGEST_REQUEST, InvalidRequest),
+    **{"kind": TEXT, "study": TEXT, "identity": HEX_32, "host": TEXT, "csr": FILE, "at": plain(float, int)},
+    **{"code_id": hexadecimal(), "signature": HEX_64, "mac": hexadecimal()},
+)
 
 
 @dataclass(frozen=True)
@@ -126,19 +122,10 @@ def read_request(data: bytes) -> SignedRequest:
 
     Raises InvalidRequest: unreadable, too large, or not signed by its identity.
     """
-    names = ("kind", "study", "identity", "host", "csr", "code_id", "signature", "mac")
-    fields = read_fields(data, _REQUEST, names, LARGEST_REQUEST, InvalidRequest, numbers=("at",))
-    request = EnrolmentRequest(
-        cast(Any, fields["kind"]),
-        fields["study"],
-        from_hex(fields["identity"], PUBLIC_KEY_BYTES, InvalidRequest),
-        fields["host"],
-        fields["csr"].encode("utf-8", "surrogatepass"),
-        fields["at"],
-        from_hex(fields["code_id"], None, InvalidRequest),
-    )
-    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidRequest)
-    mac = from_hex(fields["mac"], MAC_BYTES if request.kind == "join" else 0, InvalidRequest)
+    *values, signature, mac = _REQUEST.read(data)
+    request = EnrolmentRequest(*values)
+    if len(mac) != (MAC_BYTES if request.kind == "join" else 0):
+        raise InvalidRequest("the field mac is of another length")
     if _request_bytes(request, signature, mac) != data:
         raise InvalidRequest("the request isn't written as requests are")
     if not verify_signature(request.identity, signature, request.statement()):
@@ -147,19 +134,7 @@ def read_request(data: bytes) -> SignedRequest:
 
 
 def _request_bytes(request: EnrolmentRequest, signature: bytes, mac: bytes) -> bytes:
-    fields = {
-        "format": _REQUEST,
-        "kind": request.kind,
-        "study": request.study,
-        "identity": request.identity.hex(),
-        "host": request.host,
-        "csr": request.csr.decode("ascii"),
-        "at": request.at,
-        "code_id": request.code_id.hex(),
-        "signature": signature.hex(),
-        "mac": mac.hex(),
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return json.dumps(_REQUEST.write(request, signature, mac), separators=(",", ":")).encode()
 
 
 def _mac_statement(request: EnrolmentRequest, signature: bytes) -> bytes:

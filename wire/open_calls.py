@@ -65,7 +65,6 @@ class OpenCalls(grpc.aio.ServerInterceptor):
         return self._open.total()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Of `grpc.aio.ServerInterceptor`."""
         handler = await continuation(details)
         if handler is None:  # no such method: gRPC says so itself
             return None

@@ -96,8 +96,6 @@ def _libc() -> Any:
     return ctypes.CDLL(None)
 
 
-# ---------------------------------------------------------------- open files
-
 OWN_FILES: Final = 160
 """Kept for databases with their logs, checkpoints, transcripts, sockets that listen, event loops and libraries."""
 

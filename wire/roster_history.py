@@ -14,14 +14,16 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg.encoding import encode, number
-from secagg.roster import InvalidRoster, Roster, RosterHead, lottery_json, read_lottery
-from secagg.signatures import SIGNATURE_BYTES, verify_signature
-from wire.authority_statements import from_hex, is_study, read_fields
+from secagg.lottery import Lottery
+from secagg.roster import InvalidRoster, Roster, RosterHead
+from secagg.signatures import verify_signature
+from wire.authority_statements import SignedForm, is_study
+from wire.json_fields import HEX_32, HEX_64, TEXT, Kind, instance, listed, optional, read_fields, whole, write_fields
 
 NEWEST_FILE: Final = "newest.json"
 HISTORY_FILE: Final = "history.json"
@@ -29,15 +31,11 @@ LARGEST_NEWEST: Final = 2048
 LARGEST_HISTORY: Final = 4 << 20
 MOST_AHEAD_S: Final = 3600.0
 """How far the authority's clock may be ahead of a participant's."""
-_NEWEST: Final = "sordino-newest-roster-1"
 _HISTORY: Final = "sordino-roster-history-1"
 
 
 class StaleRoster(InvalidRoster):
     """The authority's statement that the roster is the newest has ended, or is another roster's."""
-
-
-# ---------------------------------------------------------------- newest
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,10 @@ class NewestRoster:
     until: int
 
     def __post_init__(self) -> None:
-        if not is_study(self.study) or len(self.roster) != 32 or len(self.terms) != 32 or self.version < 1:
+        if not is_study(self.study) or len(self.roster) != 32 or len(self.terms) != 32:
             raise InvalidRoster("the statement of the newest roster names no roster")
+        if not 1 <= self.version < 2**40:
+            raise InvalidRoster("the statement of the newest roster names no version")
         if not 0 <= self.signed <= self.until < 2**40:
             raise InvalidRoster("the statement of the newest roster has no valid times")
 
@@ -98,19 +98,17 @@ class NewestRoster:
             )
 
 
+_NEWEST: Final = SignedForm(
+    *("sordino-newest-roster-1", LARGEST_NEWEST, InvalidRoster),
+    **{"study": TEXT, "version": whole(1), "roster": HEX_32, "terms": HEX_32},
+    **{"signed": whole(), "until": whole(), "signature": HEX_64},
+)
+
+
 def sign_newest(newest: NewestRoster, authority: Ed25519PrivateKey) -> bytes:
     """The statement's file: JSON with the authority's signature over the content."""
-    fields = {
-        "format": _NEWEST,
-        "study": newest.study,
-        "version": newest.version,
-        "roster": newest.roster.hex(),
-        "terms": newest.terms.hex(),
-        "signed": newest.signed,
-        "until": newest.until,
-        "signature": authority.sign(newest.statement()).hex(),
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
+    signed = _NEWEST.write(newest, authority.sign(newest.statement()))
+    return json.dumps(signed, separators=(",", ":")).encode()
 
 
 def verify_newest(data: bytes, authority_public: bytes) -> NewestRoster:
@@ -118,43 +116,30 @@ def verify_newest(data: bytes, authority_public: bytes) -> NewestRoster:
 
     Raises InvalidRoster: unreadable, or not signed by this authority.
     """
-    numbers = ("version", "signed", "until")
-    fields = read_fields(
-        data, _NEWEST, ("study", "roster", "terms", "signature"), LARGEST_NEWEST, InvalidRoster, numbers=numbers
-    )
-    if any(type(fields[name]) is not int or not 0 <= fields[name] < 2**40 for name in numbers):
-        raise InvalidRoster("the statement of the newest roster has numbers that can't be")
-    newest = NewestRoster(
-        fields["study"],
-        fields["version"],
-        from_hex(fields["roster"], 32, InvalidRoster),
-        from_hex(fields["terms"], 32, InvalidRoster),
-        fields["signed"],
-        fields["until"],
-    )
-    signature = from_hex(fields["signature"], SIGNATURE_BYTES, InvalidRoster)
+    *values, signature = _NEWEST.read(data)
+    newest = NewestRoster(*values)
     if not verify_signature(authority_public, signature, newest.statement()):
         raise InvalidRoster("the statement of the newest roster is not signed by this study's authority")
     return newest
 
 
-# ---------------------------------------------------------------- history
+_VERSION: Final = {
+    "version": whole(1),
+    "participants": HEX_32,
+    "lottery": optional(instance(Lottery, draws=whole(1), root=HEX_32)),
+    "terms": HEX_32,
+    "previous": HEX_32,
+}
+_VERSIONS: Final = listed(
+    Kind(lambda head: write_fields(_VERSION, vars(head)), lambda found: read_fields(_VERSION, found))
+)
 
 
 def write_history(heads: Iterable[RosterHead]) -> bytes:
     """The heads of a study's versions, ascending, as JSON."""
-    listed = list(heads)
-    versions = [
-        {
-            "version": one.version,
-            "participants": one.participants.hex(),
-            "lottery": lottery_json(one.lottery),
-            "terms": one.terms.hex(),
-            "previous": one.previous.hex(),
-        }
-        for one in listed
-    ]
-    body = {"format": _HISTORY, "study": listed[0].study if listed else "", "versions": versions}
+    listed_heads = list(heads)
+    study = listed_heads[0].study if listed_heads else ""
+    body = {"format": _HISTORY, "study": study, "versions": _VERSIONS.write(listed_heads)}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -168,24 +153,14 @@ def read_history(data: bytes) -> tuple[RosterHead, ...]:
     if len(data) > LARGEST_HISTORY:
         raise InvalidRoster("the roster's history is too long")
     try:
-        body: Any = json.loads(data)
-        if body["format"] != _HISTORY or type(body["study"]) is not str:
+        body = read_fields({"format": TEXT, "study": TEXT, "versions": _VERSIONS}, json.loads(data))
+        if body["format"] != _HISTORY:
             raise InvalidRoster(f"unknown format of the roster's history; this version reads {_HISTORY}")
-        heads = tuple(
-            RosterHead(
-                body["study"],
-                one["version"] if type(one["version"]) is int else 0,
-                bytes.fromhex(one["participants"]),
-                read_lottery(one["lottery"]),
-                bytes.fromhex(one["terms"]),
-                bytes.fromhex(one["previous"]),
-            )
-            for one in body["versions"]
-        )
+        heads = tuple(RosterHead(body["study"], **one) for one in body["versions"])
     except InvalidRoster:
         raise
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidRoster(f"not a history of the roster: {type(error).__name__}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRoster(f"not a history of the roster: {error}") from error
     for before, after in pairwise(heads):
         if after.version <= before.version or after.previous != before.digest():
             raise InvalidRoster(f"version {after.version} of the roster doesn't follow version {before.version}")

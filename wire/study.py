@@ -36,6 +36,7 @@ from secagg.parameters import (
 from secagg.roster import InvalidRoster, Roster
 from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire import coordinator_pb2 as pb
+from wire.json_fields import HEX_32, TEXT, listed, read_fields, whole, write_fields
 
 FORMAT: Final = "sordino-study-2"
 _FIELDS: Final = {"format", "study", "task", "task_options", "plan", "roster_valid_s"}
@@ -298,14 +299,9 @@ class StudyDocument:
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys. The digest covers these bytes, not what a parser makes of them."""
-        document = {
-            "format": FORMAT,
-            "study": self.study,
-            "task": self.task,
-            "task_options": dict(self.task_options),
-            "plan": self.plan.to_json(),
-            "roster_valid_s": self.roster_valid_s,
-        } | ({"own_data": True} if self.own_data else {})
+        document = vars(self) | {"format": FORMAT, "task_options": dict(self.task_options), "plan": self.plan.to_json()}
+        if not self.own_data:
+            del document["own_data"]
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> bytes:
@@ -345,14 +341,8 @@ class StudyDocument:
             raise
         except (TypeError, ValueError, RecursionError) as error:  # InfeasiblePlan, InvalidParameters: ValueErrors
             raise InvalidStudy(f"the study document doesn't hold: {error}") from error
-        return cls(
-            study=document["study"],
-            task=document["task"],
-            task_options=document["task_options"],
-            plan=plan,
-            roster_valid_s=valid_s,
-            own_data="own_data" in document,
-        )
+        del document["format"]
+        return cls(**document | {"plan": plan})
 
 
 def planned_upload_bytes(plan: Plan) -> int:
@@ -405,14 +395,12 @@ def upload_bytes(
     return sum(pb.ParticipantMessage(phase=phase).ByteSize() for phase in phases) + packed_size(dim, bits)
 
 
+_DRAWS: Final = {"study": TEXT, "version": whole(), "seeds": listed(HEX_32)}
+
+
 def write_draws(draws: Draws) -> bytes:
     """JSON, seeds in hexadecimal in the order of draws."""
-    document = {
-        "format": LOTTERY_FORMAT,
-        "study": draws.study,
-        "version": draws.version,
-        "seeds": [seed.hex() for seed in draws.seeds],
-    }
+    document = {"format": LOTTERY_FORMAT} | write_fields(_DRAWS, vars(draws))
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
@@ -426,17 +414,15 @@ def read_draws(roster: Roster, data: bytes | None, plan: Plan) -> Draws | None:
     if data is None:
         raise InvalidRoster(f"the plan draws cohorts, but there is no {LOTTERY_FILE} beside the roster: copy both")
     try:
-        document = json.loads(data)
-        if document["format"] != LOTTERY_FORMAT:
+        found = read_fields({"format": TEXT} | _DRAWS, json.loads(data))
+        if found.pop("format") != LOTTERY_FORMAT:
             raise InvalidRoster(f"unknown format of {LOTTERY_FILE}; this version reads {LOTTERY_FORMAT}")
-        draws = Draws(document["study"], document["version"], tuple(map(bytes.fromhex, document["seeds"])))
-        if type(draws.version) is not int or type(draws.study) is not str:
-            raise InvalidRoster(f"{LOTTERY_FILE} names no study and version")
+        draws = Draws(**found)
         lottery = draws.lottery
     except InvalidRoster:
         raise
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidRoster(f"{LOTTERY_FILE} is not a file of draws: {type(error).__name__}") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRoster(f"{LOTTERY_FILE} is not a file of draws: {error}") from error
     if (draws.study, draws.version, lottery) != (roster.study, roster.version, roster.lottery):
         raise InvalidRoster(
             f"{LOTTERY_FILE} doesn't belong to version {roster.version} of the roster: copy both from the authority"

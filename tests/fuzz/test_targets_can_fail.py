@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,8 @@ from secagg.errors import CoordinatorMisbehaved, InvalidMessage
 from tests.fuzz import core_targets, network_targets
 from tests.fuzz.corpus import begin
 from tests.fuzz.target import Dice, Target, targets
+from wire.authority_statements import SignedForm
+from wire.json_fields import Kind, plain
 from wire.transport import unframe
 
 MOST = 3000  # inputs of a search; the corpus comes first
@@ -56,16 +57,12 @@ class AnyChecksum(int):
     __hash__ = int.__hash__
 
 
-def fields_of_any_type(
-    data: bytes, format_: str, texts: Any, largest: int, error: type[ValueError], **others: Any
-) -> Any:
-    try:
-        fields = json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise error("no JSON") from problem
-    if type(fields) is not dict or not {"format", *texts} <= set(fields):
-        raise error("fields are missing")
-    return fields
+def of_any_type(form: SignedForm) -> tuple[SignedForm, str, dict[str, Kind]]:
+    return form, "_fields", {name: kind._replace(read=lambda value: value) for name, kind in form._fields.items()}
+
+
+def with_any_members() -> dict[str, Kind]:
+    return wire.records.transcript._FIELDS | dict.fromkeys(("u1", "u2", "u3", "numbers", "signers"), plain(list))
 
 
 def parts_with_any_unused_bits(data: Any, dim: int, layout: Any, checked: Any = packing._checked_parts) -> Any:
@@ -115,17 +112,17 @@ def refusal_that_is_forgotten(self: Any, message: Any, receive: Any = client_unm
 # Target, and more where it has several -> what is exchanged in the code under it: an object, the name of its attribute,
 # the faulty value.
 FAULTS: Mapping[str, tuple[tuple[Any, str, Any], ...]] = {
-    "participant_message": ((wire.codec, "_sized", lambda value, length, name: value),),
+    "participant_message": ((wire.codec, "_sized", lambda value, *_: value),),
     "chunk": ((network_targets, "unframe", chunk_without_its_length),),
     "join_code": ((wire.join_code, "_CHECKSUM_BITS", 37), (wire.join_code, "_checksum", AnyChecksum())),
-    "card": ((wire.authority_statements, "read_fields", fields_of_any_type),),
-    "enrolment_answer": ((wire.authority_statements, "read_fields", fields_of_any_type),),
+    "card": (of_any_type(wire.authority_statements._CARD),),
+    "enrolment_answer": (of_any_type(wire.authority_statements._ANSWER),),
     # What the parser of certificates raises beside ValueError is not caught.
     "enrolment_request": ((wire.enrolment, "UNREADABLE", (ValueError,)),),
     "client_certificate": ((client.credentials, "UNREADABLE", (ValueError,)),),
     "packed_vector": ((packing, "_checked_parts", parts_with_any_unused_bits),),
     "merkle_path": ((core_targets, "verify_path", path_of_any_length),),
-    "transcript": ((wire.records.transcript, "_whole", lambda value: value),),
+    "transcript": ((wire.records.transcript, "_FIELDS", with_any_members()),),
     "coordinator_MaskedInputCollection": ((server_phases.MaskedInputCollection, "_check", lambda *_: None),),
     "coordinator_ShareKeys": ((server_phases.ShareKeys, "receive", deals_before_it_checks),),
     "coordinator_Unmasking": ((server_unmasking.Unmasking, "receive", refused_reply_that_counts),),

@@ -178,9 +178,6 @@ def false_replies() -> Iterator[tuple[str, int, Message]]:
     yield "the shares of two dealers swapped", LIAR, {"shares": swapped}
 
 
-# ---------------------------------------------------------------- malformed.json
-
-
 def malformed_messages() -> Case:
     """Fields of a wrong length, refused before any rule of the protocol is asked."""
     base = base_round()

@@ -41,7 +41,6 @@ def x25519(scalar: bytes, u: bytes) -> bytes:
 
 
 def x25519_public(scalar: bytes) -> bytes:
-    """The public key of a private one."""
     return x25519(scalar, BASE_POINT)
 
 
@@ -59,7 +58,6 @@ def ed25519_public(seed: bytes) -> bytes:
 
 
 def ed25519_sign(seed: bytes, message: bytes) -> bytes:
-    """A signature is a function of seed and message."""
     return Ed25519PrivateKey.from_private_bytes(seed).sign(message)
 
 

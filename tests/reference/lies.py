@@ -12,7 +12,7 @@ from tests.reference.curves import ed25519_sign
 from tests.reference.participant import Participant
 from tests.reference.primitive_vectors import Case
 from tests.reference.round_vectors import Played, base_round
-from tests.reference.rounds import hear, identity_seeds, stream_of
+from tests.reference.rounds import identity_seeds, stream_of
 from tests.reference.setting import PHASES, Message, Refused
 from tests.reference.sharing import Stream
 
@@ -22,12 +22,10 @@ LIAR = 2
 
 
 def replaced(items: list[Any], at: int, value: Any) -> list[Any]:
-    """One entry exchanged."""
     return [*items[:at], value, *items[at + 1 :]]
 
 
 def fresh_stream(who: int) -> Stream:
-    """A participant's randomness from the beginning."""
     return stream_of(base_round().agreed, who)
 
 
@@ -67,7 +65,7 @@ def listen(base: Played, case: Case) -> tuple[Message, Message]:
     fresh = Participant(base.agreed, base.participants[who].identity_seed, stream_of(base.agreed, who))
     told = {phase: messages[who] for phase, messages in base.record.to_participants.items() if messages}
     told |= {"AdvertiseKeys": {}, **case["instead"]}
-    said = {phase: hear(fresh, phase, told[phase], base.inputs[who]) for phase in base.agreed.numbers.phases}
+    said = {phase: fresh.hear(phase, told[phase], base.inputs[who]) for phase in base.agreed.numbers.phases}
     reply = fresh.unmask(case["then"]) if "then" in case else said["Unmasking"]
     return said["MaskedInputCollection"], reply
 

@@ -19,9 +19,6 @@ def decimal(values: list[int]) -> list[str]:
     return [str(value) for value in values]
 
 
-# ---------------------------------------------------------------- masks.json
-
-
 def mask_vectors() -> Case:
     masks = []
     for bits in (*WIDTHS, 2, 7, 9, 17, 24, 61):
@@ -54,9 +51,6 @@ def mask_vectors() -> Case:
     return {"masks": masks, "long": long, "sums": sums, "refused": refused}
 
 
-# ---------------------------------------------------------------- packing.json
-
-
 def packing_vectors() -> Case:
     cases = []
     for bits in (*WIDTHS, 3, 24, 61):
@@ -86,15 +80,11 @@ def packing_vectors() -> Case:
 
 
 def must_refuse(function: Any, *args: Any) -> None:
-    """The reference refuses what a vector says is refused."""
     try:
         function(*args)
     except ValueError:
         return
     raise AssertionError(f"{function.__name__} took what it should refuse")
-
-
-# ---------------------------------------------------------------- shamir.json
 
 
 def shamir_vectors() -> Case:
@@ -148,9 +138,6 @@ def shamir_vectors() -> Case:
         combine_refused.append({"name": name, "threshold": threshold, "xs": xs, "shares": used, "refused": INVALID})
     taken = {"random_symbols": drawn, "split": splits, "combine": combined}
     return {**taken, "split_refused": refused, "combine_refused": combine_refused}
-
-
-# ---------------------------------------------------------------- commitments.json
 
 
 def commitment_vectors() -> Case:
@@ -212,9 +199,6 @@ def wrong_paths(entries: list[bytes], root: bytes) -> list[Case]:
         assert not commitments.path_valid(under, entry, at, size, siblings), name
         cases.append({"name": name, "root": under, "entry": entry, "index": at, "count": size, "path": siblings})
     return cases
-
-
-# ---------------------------------------------------------------- sealed_shares.json
 
 
 def sealed_share_vectors() -> Case:

@@ -28,12 +28,10 @@ def noise_rounds() -> Case:
             NOISE,
             "Each draws three seeds and commits to them. 4 deals and sends no input: as six survive, those that reveal "
             "shares also reveal their seeds 0 and 2. 1 stays in the sum, and reveals nothing.",
-            downs_too=False,
         ),
         Played(ring, {"Unmasking": {2}}).vector(
             "six on a ring with noise to take back, nobody signs",
             "All six survive, and all but 2 reveal seeds 0, 2 and 3 of four.",
-            downs_too=False,
         ),
     ]
     cases: list[Case] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tests.reference import commitments, hybrid, setting
 from tests.reference.aes import gcm_open, gcm_seal
@@ -18,6 +18,7 @@ from tests.reference.setting import Message, Refused, Setting
 from tests.reference.sharing import SYMBOLS, P, Stream, bytes_symbols, random_symbols, share, symbol_bytes
 from tests.reference.vectors_mod_2b import add_masks, pack
 
+T = TypeVar("T")
 CIPHERTEXT_BYTES = 112  # (salt 16, share 32) for either kind, and the tag
 
 
@@ -28,7 +29,6 @@ def bitmap(members: set[int], u1: Sequence[int]) -> bytes:
 
 
 def read_bitmap(data: bytes, u1: Sequence[int]) -> set[int]:
-    """Inverse of `bitmap`."""
     number = int.from_bytes(data, "little")
     if len(data) != (len(u1) + 7) // 8 or number >> len(u1):
         raise ValueError("not a bitmap over u1")
@@ -36,7 +36,6 @@ def read_bitmap(data: bytes, u1: Sequence[int]) -> set[int]:
 
 
 def ascending(members: Sequence[int]) -> bool:
-    """Strictly."""
     return all(a < b for a, b in pairwise(members))
 
 
@@ -47,28 +46,38 @@ class Participant:
         self.agreed, self.numbers = agreed, agreed.numbers
         self.identity_seed, self.stream = identity_seed, stream
         self.identity = ed25519_public(identity_seed)
-        self.phase = "AdvertiseKeys"
+        self.phase = self._now = "AdvertiseKeys"
         self.answered, self.reply = dict[str, Any](), dict[str, Any]()  # once it has
         identities = [identity for identity, _ in agreed.roster]
         # Without a lottery a cohort that is not the whole roster would be the coordinator's choice.
-        self._require(self.identity in identities and self.numbers.cohort >= len(identities), self.phase)
+        self._require(self.identity in identities and self.numbers.cohort >= len(identities))
         self.me = identities.index(self.identity)
 
     def sign(self, statement: bytes) -> bytes:
-        """With the identity."""
         return ed25519_sign(self.identity_seed, statement)
 
     def _enter(self, phase: str, following: str) -> None:
         if self.phase != phase:
             raise Refused("CoordinatorMisbehaved", phase)
-        self.phase = "left after a refusal"
-        self._following = following
+        self.phase, self._now, self._following = "left after a refusal", phase, following
 
-    def _require(self, holds: bool, phase: str) -> None:
+    def _given(self, found: T | None) -> T:
+        self._require(found is not None)
+        return cast(T, found)
+
+    def _require(self, holds: bool) -> None:
         if not holds:
-            raise Refused("CoordinatorMisbehaved", phase)
+            raise Refused("CoordinatorMisbehaved", self._now)
 
-    # ------------------------------------------------------------ AdvertiseKeys
+    def hear(self, phase: str, message: Message, vector: Sequence[int]) -> Message:
+        """One message of the coordinator, and the answer."""
+        if phase == "AdvertiseKeys":
+            return self.advertise()
+        if phase == "MaskedInputCollection":
+            return self.masked_input(message, vector)
+        return {"ShareKeys": self.share_keys, "ConsistencyCheck": self.sign_sets, "Unmasking": self.unmask}[phase](
+            message
+        )
 
     def advertise(self) -> Message:
         """Draws the secret of the mask key, then the channel key."""
@@ -88,8 +97,6 @@ class Participant:
         self.phase = self._following
         return self.advertisement
 
-    # ------------------------------------------------------------ ShareKeys
-
     def share_keys(self, cohort_keys: Message) -> Message:
         """Draws the secret of the self-mask seed, the polynomials' coefficients, then the salts."""
         self._enter("ShareKeys", "MaskedInputCollection")
@@ -100,9 +107,7 @@ class Participant:
         self.wrapped: dict[int, bytes] = {}
         for other in self.graph.neighbours(self.me):
             public = self.keys[other]["channel_key"]
-            shared = agreement(self.channel_private, public[:32])
-            self._require(shared is not None, "ShareKeys")
-            self.agreements[other] = shared or b""
+            self.agreements[other] = self._given(agreement(self.channel_private, public[:32]))
             if self.numbers.hybrid:
                 self.encapsulated[other] = self._encapsulate(public)
 
@@ -115,18 +120,15 @@ class Participant:
         return self.deal(shares, setting.seed_commitment(self.seed, self.context, self.identity))
 
     def _encapsulate(self, public: bytes) -> tuple[bytes, bytes]:
-        found = hybrid.encapsulate(public, self.stream.take(32))
-        self._require(found is not None, "ShareKeys")
-        return found or (b"", b"")
+        return self._given(hybrid.encapsulate(public, self.stream.take(32)))
 
     def _wrap(self, other: int) -> None:
         """The seed of the pair with a neighbour, for the neighbour."""
         ends, public = (self.identity, self.agreed.identity(other)), self.keys[other]["mask_key"]
-        shared = agreement(self.mask_private, public[:32])
-        self._require(shared is not None, "ShareKeys")
+        shared = self._given(agreement(self.mask_private, public[:32]))
         secret, ciphertext = self._encapsulate(public)
         self.seeds[other] = hybrid.pair_seed(symbol_bytes(self.mask_secret), self.context, *ends)
-        padded = hybrid.padded(self.seeds[other], shared or b"", secret, ciphertext, ends, self.context)
+        padded = hybrid.padded(self.seeds[other], shared, secret, ciphertext, ends, self.context)
         self.wrapped[other] = ciphertext + padded
 
     def deal(self, shares: Sequence[Sequence[int]], seed_commitment: bytes) -> Message:
@@ -165,10 +167,10 @@ class Participant:
     def _check_cohort(self, message: Message) -> None:
         members = message["members"]
         u1 = [member["participant"] for member in members]
-        self._require(ascending(u1) and all(0 <= who < len(self.agreed.roster) for who in u1), "ShareKeys")
-        self._require(self.numbers.quorum <= len(u1) <= self.numbers.cohort, "ShareKeys")
+        self._require(ascending(u1) and all(0 <= who < len(self.agreed.roster) for who in u1))
+        self._require(self.numbers.quorum <= len(u1) <= self.numbers.cohort)
         own = [one.get("advertisement") for one in members if one["participant"] == self.me]
-        self._require(own == [self.advertisement], "ShareKeys")
+        self._require(own == [self.advertisement])
         listed = []
         for one in members:
             full = "advertisement" in one
@@ -185,16 +187,16 @@ class Participant:
             for one in members
             if one["participant"] in near and "advertisement" in one
         }
-        self._require(set(keys) == near, "ShareKeys")
+        self._require(set(keys) == near)
         public = [key for entry in keys.values() for key in (entry["mask_key"], entry["channel_key"])]
         length = 1216 if self.numbers.hybrid else 32
         halves = [half for key in public for half in (key[:32], key[32:]) if half]
-        self._require(all(len(key) == length for key in public) and len({*halves}) == len(halves), "ShareKeys")
+        self._require(all(len(key) == length for key in public) and len({*halves}) == len(halves))
         for who, entry in keys.items():
             statement = setting.advertisement_statement(
                 self.round_context, self.agreed.identity(who), entry["mask_key"], entry["channel_key"]
             )
-            self._require(ed25519_valid(self.agreed.identity(who), entry["signature"], statement), "ShareKeys")
+            self._require(ed25519_valid(self.agreed.identity(who), entry["signature"], statement))
         self.keys = keys
 
     def leaves(self, dealer: int, holder: int, pair: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
@@ -214,29 +216,25 @@ class Participant:
         key = setting.channel_key(shared + secret, ends[0], ends[1], self.context, ciphertext)
         return key, setting.sealed_share_associated_data(self.context, ends[0][0], ends[1][0], wrapped)
 
-    # ------------------------------------------------------------ MaskedInputCollection
-
     def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
         """Open what the neighbours in u2 dealt; mask with exactly those. Draws the seeds of noise."""
-        name = "MaskedInputCollection"
-        self._enter(name, "ConsistencyCheck" if self.numbers.signed else "Unmasking")
-        self.u2 = self._set(neighbour_shares["u2"], name)
-        self._require(self.me in self.u2 and len(self.u2) >= self.numbers.quorum, name)
+        self._enter("MaskedInputCollection", "ConsistencyCheck" if self.numbers.signed else "Unmasking")
+        self.u2 = self._set(neighbour_shares["u2"])
+        self._require(self.me in self.u2 and len(self.u2) >= self.numbers.quorum)
         dealt = neighbour_shares["shares"]
         dealers = [entry["dealer"] for entry in dealt]
-        self._require(dealers == [one for one in self.graph.neighbours(self.me) if one in self.u2], name)
+        self._require(dealers == [one for one in self.graph.neighbours(self.me) if one in self.u2])
         # On the complete graph one's own share counts.
-        self._require(len([one for one in self.graph.holders(self.me) if one in self.u2]) >= self.threshold, name)
+        self._require(len([one for one in self.graph.holders(self.me) if one in self.u2]) >= self.threshold)
         for entry in dealt:
             self.held[entry["dealer"]] = self._open(entry)
 
         numbers = self.numbers
         masks = [(setting.self_mask_key(self.seed, self.identity, numbers.bits, numbers.dim, self.context), 1)]
         for other, entry in zip(dealers, dealt, strict=True):
-            shared = self._shared(other, entry)
-            self._require(shared is not None, name)
+            shared = self._given(self._shared(other, entry))
             low, high = ((self.agreed.identity(who), self.keys[who]["mask_key"]) for who in sorted((self.me, other)))
-            key = setting.pairwise_mask_key(shared or b"", low, high, numbers.bits, numbers.dim, self.context)
+            key = setting.pairwise_mask_key(shared, low, high, numbers.bits, numbers.dim, self.context)
             masks.append((key, 1 if self.me < other else -1))
         self.noise_seeds = [self.stream.take(32) for _ in range(numbers.noise_seeds)]
         packed = pack(add_masks(vector, masks, numbers.bits), numbers.bits)
@@ -261,14 +259,14 @@ class Participant:
     def _open(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
         """The two (salt, share) of a dealer; None for what it may have got wrong, and has signed all the same."""
         sent = self.numbers.hybrid and hybrid.sends_seed(entry["dealer"], self.me)
-        self._require(len(entry.get("wrapped", b"")) == (hybrid.WRAPPED if sent else 0), "MaskedInputCollection")
+        self._require(len(entry.get("wrapped", b"")) == (hybrid.WRAPPED if sent else 0))
         pair = self._opened(entry)
         if pair is None:
             if sent:
-                self._require(self._covered(entry, entry["pair"]), "MaskedInputCollection")
+                self._require(self._covered(entry, entry["pair"]))
             identity = self.agreed.identity(entry["dealer"])
             statement = setting.dealing_statement(self.context, identity, entry["root"], entry["seed_commitment"])
-            self._require(ed25519_valid(identity, entry["signature"], statement), "MaskedInputCollection")
+            self._require(ed25519_valid(identity, entry["signature"], statement))
         return pair
 
     def _opened(self, entry: Message) -> list[tuple[bytes, bytes]] | None:
@@ -294,32 +292,28 @@ class Participant:
         place, count = self.graph.place(dealer, self.me), len(self.graph.holders(dealer))
         return len(pair) == 32 and commitments.path_valid(entry["root"], node, place, count, entry["path"])
 
-    def _set(self, data: bytes, phase: str) -> set[int]:
+    def _set(self, data: bytes) -> set[int]:
         try:
             return read_bitmap(data, self.u1)
         except ValueError:
-            raise Refused("CoordinatorMisbehaved", phase) from None
+            raise Refused("CoordinatorMisbehaved", self._now) from None
 
     def named(self, members: set[int]) -> list[bytes]:
         """A set by its identities, ascending."""
         return [self.agreed.identity(who) for who in sorted(members)]
 
-    # ------------------------------------------------------------ ConsistencyCheck
-
     def sign_sets(self, survivor_sets: Message) -> Message:
         """Hold the sets against what this participant did, and sign them."""
         self._enter("ConsistencyCheck", "Unmasking")
-        self._check_sets(survivor_sets, "ConsistencyCheck")
+        self._check_sets(survivor_sets)
         self.statement = setting.survivor_statement(self.context, self.named(self.u2), self.named(self.u3))
         self.phase = self._following
         return {"signature": self.sign(self.statement)}
 
-    def _check_sets(self, survivor_sets: Message, phase: str) -> None:
-        u2, self.u3 = (self._set(survivor_sets[which], phase) for which in ("u2", "u3"))
-        self._require(u2 == self.u2 and self.u3 <= u2 and self.me in self.u3, phase)
-        self._require(len(self.u3) >= self.numbers.min_survivors, phase)
-
-    # ------------------------------------------------------------ Unmasking
+    def _check_sets(self, survivor_sets: Message) -> None:
+        u2, self.u3 = (self._set(survivor_sets[which]) for which in ("u2", "u3"))
+        self._require(u2 == self.u2 and self.u3 <= u2 and self.me in self.u3)
+        self._require(len(self.u3) >= self.numbers.min_survivors)
 
     def unmask(self, request: Message) -> Message:
         """A share of each dealer in u2 that it holds from, the kind fixed by u3, and seeds of its noise, fixed by |u3|;
@@ -331,8 +325,8 @@ class Participant:
         if self.numbers.signed:
             self._check_request(request)
         else:
-            self._require(set(request) == {"u2", "u3"}, "Unmasking")
-            self._check_sets(request, "Unmasking")
+            self._require(set(request) == {"u2", "u3"})
+            self._check_sets(request)
         shares: list[Message] = []
         for dealer in self.graph.dealers(self.me):
             if dealer not in self.u2:
@@ -351,18 +345,18 @@ class Participant:
 
     def _check_request(self, request: Message) -> None:
         """Enough signatures over the sets, and of all other neighbours in u3 that they masked in this u2."""
-        self._require("signatures" in request, "Unmasking")
+        self._require("signatures" in request)
         signers = [entry["participant"] for entry in request["signatures"]]
-        self._require(ascending(signers) and set(signers) <= self.u3, "Unmasking")
-        self._require(len(signers) >= self.numbers.majority(len(self.u1)), "Unmasking")
+        self._require(ascending(signers) and set(signers) <= self.u3)
+        self._require(len(signers) >= self.numbers.majority(len(self.u1)))
         for entry in request["signatures"]:
             identity = self.agreed.identity(entry["participant"])
-            self._require(ed25519_valid(identity, entry["signature"], self.statement), "Unmasking")
+            self._require(ed25519_valid(identity, entry["signature"], self.statement))
         silent = [one for one in self.graph.neighbours(self.me) if one in self.u3 and one not in signers]
         if self.graph.complete:
             silent = []  # everybody has seen dealings of a whole quorum
-        self._require(len(request["uploads"]) == len(silent), "Unmasking")
+        self._require(len(request["uploads"]) == len(silent))
         for one, upload in zip(silent, request["uploads"], strict=True):
             identity = self.agreed.identity(one)
             statement = setting.upload_statement(self.context, identity, upload["sha256"], self.named(self.u2))
-            self._require(ed25519_valid(identity, upload["signature"], statement), "Unmasking")
+            self._require(ed25519_valid(identity, upload["signature"], statement))

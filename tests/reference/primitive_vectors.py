@@ -37,7 +37,6 @@ LOW_ORDER += [(u + 2**255).to_bytes(32, "little") for u in (0, 1)]
 
 
 def setting_json(agreed: Setting) -> Case:
-    """A setting as it stands in a vector."""
     roster = [{"identity": identity, "host": host} for identity, host in agreed.roster]
     stated = {**vars(agreed), "roster": roster}
     stated |= numbers_json(stated.pop("numbers"))
@@ -50,9 +49,6 @@ def setting_json(agreed: Setting) -> Case:
 def numbers_json(numbers: Numbers) -> Case:
     """Numbers without released noise don't state it."""
     return {name: value for name, value in vars(numbers).items() if name != "released" or value}
-
-
-# ---------------------------------------------------------------- hashing.json
 
 
 def hashing_vectors() -> Case:
@@ -72,9 +68,6 @@ def hashing_vectors() -> Case:
     for length in (1, 16, 32):
         derived.append({**given, "length": length, "output": hashing.hkdf_sha256(length=length, **given)})
     return {"labelled": labelled, "hkdf_sha256": derived}
-
-
-# ---------------------------------------------------------------- contexts.json
 
 
 def context_vectors() -> Case:
@@ -184,9 +177,6 @@ def number_case(*values: Any) -> Case:
     return {**given, "thresholds": [{"u1": size, "threshold": numbers.majority(size)} for size in sizes]}
 
 
-# ---------------------------------------------------------------- keys.json
-
-
 def key_vectors() -> Case:
     agreements: list[Case] = []
     for scalar, u in (
@@ -269,7 +259,6 @@ def key_vectors() -> Case:
 
 
 def flip(data: bytes, at: int = 0) -> bytes:
-    """One bit changed."""
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 

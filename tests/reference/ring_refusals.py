@@ -81,17 +81,14 @@ def ring_refusals() -> Case:
 
 
 def told(phase: str, who: int = VICTIM) -> Message:
-    """What the coordinator said on the ring."""
     return ring_round().record.to_participants[phase][who]
 
 
 def without(*who: int) -> list[int]:
-    """u1 of the ring but for some."""
     return [one for one in ring_round().coordinator.u1 if one not in who]
 
 
 def bits(members: Iterable[int]) -> bytes:
-    """A bitmap over u1 of the ring."""
     return bitmap(set(members), ring_round().coordinator.u1)
 
 

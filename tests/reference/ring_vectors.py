@@ -11,8 +11,6 @@ from tests.reference.rounds import setting_of
 from tests.reference.setting import Numbers
 from tests.reference.sharing import P, listed_bytes
 
-# ---------------------------------------------------------------- graph.json
-
 
 def graph_vectors() -> Case:
     rings = []
@@ -27,41 +25,31 @@ def graph_vectors() -> Case:
             members.append({"member": who, "neighbours": graph.neighbours(who), "x": graph.x(who), "places": places})
         given = {"cohort_context": context, "u1": u1, "degree": degree}
         rings.append({**given, "ring": graph.ring, "members": members})
-    return {"rings": rings, "sharing": [sharing_case(*values) for values in SHARING]}
+    return {
+        "rings": rings,
+        "sharing": [sharing_case(*values, one) for *values, adversaries in SHARING for one in adversaries],
+    }
 
 
-# cohort, colluders, min_survivors, |u1|, adversary
+ANY = ("malicious", "semi-malicious", "curious")
+MALICIOUS, SEMI, CURIOUS = ((one,) for one in ANY)
+# cohort, colluders, min_survivors, |u1|, adversaries
 SHARING = (
-    (63, 3, 50, 63, "malicious"),  # too few for a ring
-    (64, 3, 50, 64, "malicious"),
-    (64, 3, 50, 63, "malicious"),
-    (64, 3, 50, 50, "malicious"),
-    (64, 0, 60, 64, "malicious"),  # A counts as 2
-    (64, 2, 60, 64, "malicious"),
-    (65, 40, 60, 65, "malicious"),
-    (70, 0, 70, 70, "curious"),  # nobody leaves
-    (100, 5, 56, 100, "malicious"),
-    (100, 5, 70, 100, "malicious"),
-    (100, 5, 70, 100, "semi-malicious"),
-    (100, 5, 70, 100, "curious"),
-    (100, 5, 70, 80, "malicious"),  # fewer leave, since fewer came
-    (100, 20, 70, 100, "curious"),
-    (100, 33, 70, 100, "malicious"),  # the complete graph
-    (100, 33, 70, 100, "curious"),
-    (101, 0, 90, 101, "curious"),
-    (128, 6, 100, 128, "semi-malicious"),
-    (200, 60, 140, 200, "malicious"),
-    (200, 60, 140, 200, "semi-malicious"),
-    (300, 15, 270, 300, "malicious"),
-    (300, 60, 210, 300, "malicious"),
-    (300, 60, 210, 300, "semi-malicious"),
-    (300, 60, 210, 300, "curious"),
-    (500, 25, 450, 500, "malicious"),
-    (500, 25, 450, 500, "semi-malicious"),
-    (500, 25, 450, 500, "curious"),
-    (1000, 50, 900, 1000, "malicious"),
-    (1000, 50, 900, 1000, "semi-malicious"),
-    (1000, 50, 900, 1000, "curious"),
+    (63, 3, 50, 63, MALICIOUS),  # too few for a ring
+    *((64, 3, 50, u1, MALICIOUS) for u1 in (64, 63, 50)),
+    *((64, colluders, 60, 64, MALICIOUS) for colluders in (0, 2)),  # A counts as 2
+    (65, 40, 60, 65, MALICIOUS),
+    (70, 0, 70, 70, CURIOUS),  # nobody leaves
+    (100, 5, 56, 100, MALICIOUS),
+    (100, 5, 70, 100, ANY),
+    (100, 5, 70, 80, MALICIOUS),  # fewer leave, since fewer came
+    (100, 20, 70, 100, CURIOUS),
+    (100, 33, 70, 100, (*MALICIOUS, *CURIOUS)),  # the first: the complete graph
+    (101, 0, 90, 101, CURIOUS),
+    (128, 6, 100, 128, SEMI),
+    (200, 60, 140, 200, (*MALICIOUS, *SEMI)),
+    (300, 15, 270, 300, MALICIOUS),
+    *((n, colluders, least, n, ANY) for n, colluders, least in ((300, 60, 210), (500, 25, 450), (1000, 50, 900))),
 )
 
 
@@ -70,9 +58,6 @@ def sharing_case(cohort: int, colluders: int, min_survivors: int, u1: int, adver
     numbers = Numbers(cohort, colluders, min_survivors, min_survivors, 20, 1, "harary", adversary)
     degree, threshold = numbers.sharing(u1)
     return {**numbers_json(numbers), "u1": u1, "degree": degree, "threshold": threshold}
-
-
-# ---------------------------------------------------------------- ring_rounds.json
 
 
 class MissesOneShare(Crook):
@@ -110,16 +95,15 @@ def hybrid_rounds() -> Case:
         Played(five, {"MaskedInputCollection": {1}}).vector(
             "five with hybrid keys",
             "1 sends no input: of its pairs it has sent the seed to some, and was sent it by others.",
+            downs_too=True,
         ),
         Played(six, {"MaskedInputCollection": {3}}).vector(
-            "six on a ring with hybrid keys",
-            "3 sends no input. Four neighbours, two shares rebuild a secret.",
-            downs_too=False,
+            "six on a ring with hybrid keys", "3 sends no input. Four neighbours, two shares rebuild a secret."
         ),
         Played(five, {"MaskedInputCollection": {3}}, crooks={3: SharesAnotherMaskKey}).vector(
             "five with hybrid keys, a mask key that was not advertised",
             "3 deals shares of another secret than its keys are made from, and leaves: the attempt names it.",
-            downs_too=False,
+            ends=True,
         ),
     ]
     return {"rounds": rounds}
@@ -129,6 +113,7 @@ def ring_rounds() -> Case:
     ten = setting_of(10, bits=16, dim=5, quorum=8, sharing=(4, 2), adversary="curious")
     leaving = {"AdvertiseKeys": {3}, "ShareKeys": {5}, "MaskedInputCollection": {8}, "Unmasking": {1}}
     six = setting_of(6, bits=12, dim=4, sharing=(4, 2))
+    crooks = {3: MissesOneShare, 4: CommitsToAnotherSeed, 5: SharesAnotherMaskKey}
     rounds = [
         ring_round().vector(
             RING,
@@ -136,46 +121,42 @@ def ring_rounds() -> Case:
             "doesn't deal, 3 deals and sends no input, 2 sends its input and doesn't sign. Seven signatures are shown "
             "of eight, those of neighbours before others; whoever stands next to 2 is shown what 2 signed with its "
             "upload.",
+            downs_too=True,
         ),
         unsigned_round().vector(
             UNSIGNED,
             "The complete graph for a coordinator that is honest while keys are exchanged: the survivor sets ask for "
             "the shares, and there is no ConsistencyCheck. 2 reveals nothing.",
+            downs_too=True,
         ),
         Played(ten, leaving).vector(
             "nine on a ring, nobody signs",
             "The coordinator is curious at most. Four neighbours, two shares rebuild a secret. 3 never advertises, 5 "
             "doesn't deal, 8 sends no input, 1 reveals nothing.",
-            downs_too=False,
+            ends=True,  # on the ring that follows from all that is agreed one member has a single share
         ),
         Played(six, crooks={3: MissesOneShare}).vector(
             "six on a ring, one share that doesn't fit",
             "Of four shares of the seed of 3 the first is not on the polynomial of the others, though 3 committed to "
             "it: the sum is opened with the other three, and the attempt names 3.",
-            downs_too=False,
         ),
-    ]
-    crooks = {3: MissesOneShare, 4: CommitsToAnotherSeed, 5: SharesAnotherMaskKey}
-    for played, name, about in (
-        (
-            Played(six, {"MaskedInputCollection": {5}}, crooks=crooks),
+        Played(six, {"MaskedInputCollection": {5}}, crooks=crooks).vector(
             "six on a ring, three dealers cheat",
             "4 committed to another seed, 5 didn't advertise the mask key that it shared, and of the shares of 3 one "
             "doesn't fit: the attempt ends, and names all three.",
+            ends=True,
         ),
-        (
-            Played(six, change={("ShareKeys", 2): spoil_ciphertext(0, 2, 3)}),
+        Played(six, change={("ShareKeys", 2): spoil_ciphertext(0, 2, 3)}).vector(
             "six on a ring, rubbish for three of four",
             "2 seals rubbish for all neighbours but its second, which has the only share of its seed. Three have none, "
             "and two may collude: the attempt ends, and names 2.",
+            ends=True,
         ),
-        (
-            Played(six, {"Unmasking": {5}}, change={("ShareKeys", 2): spoil_ciphertext(1, 2)}),
+        Played(six, {"Unmasking": {5}}, change={("ShareKeys", 2): spoil_ciphertext(1, 2)}).vector(
             "six on a ring, rubbish for two of four",
             "2 seals rubbish for two of its neighbours, and 5, a third one, reveals nothing: one share is too few, and "
             "two that have none may be lying.",
+            ends=True,
         ),
-    ):
-        assert played.record.ended_by is not None
-        rounds.append(played.vector(name, about, downs_too=False))
+    ]
     return {"rounds": rounds}

@@ -44,9 +44,13 @@ class Played:
         secret = {"identity_private": one.identity_seed, "identity": one.identity}
         return {**secret, "randomness": one.stream.taken, "input": decimal(self.inputs[who])}
 
-    def vector(self, name: str, about: str, *, downs_too: bool = True) -> Case:
-        """For a file; the coordinator's messages can be left out, as they follow from the participants'."""
+    def vector(self, name: str, about: str, *, downs_too: bool = False, ends: bool = False) -> Case:
+        """For a file; the coordinator's messages can be left out, as they follow from the participants'.
+
+        ``ends``: by a refusal, and not in a sum.
+        """
         agreed, coordinator, record = self.agreed, self.coordinator, self.record
+        assert ends == (record.ended_by is not None), name
         downs: dict[str, Any] = {}
         for phase, messages in record.to_participants.items():
             if messages and downs_too:
@@ -77,9 +81,6 @@ class Played:
         plain_sum = add_vectors((self.inputs[who] for who in coordinator.u3), numbers.dim, numbers.bits)
         assert record.total == plain_sum, name
         return {**case, "cheats": coordinator.cheats, "sum": decimal(record.total)}
-
-
-# ---------------------------------------------------------------- participants that cheat
 
 
 def deal_again(dealer: Participant, shares: list[list[int]], commitment: bytes) -> Message:
@@ -132,11 +133,7 @@ class CommitsToASymbolOutside(Crook):
         return [[P, *row[1:16], P, *row[17:]] for row in self.shared([0] * 32)]
 
 
-# ---------------------------------------------------------------- rounds.json
-
-
 def spoil_ciphertext(*positions: int) -> Change:
-    """Some ciphertexts of a dealing are rubbish."""
 
     def change(message: Message) -> Message:
         ciphertexts = list(message["ciphertexts"])
@@ -162,53 +159,47 @@ def round_vectors() -> Case:
     nine = setting_of(9, bits=20, dim=11, quorum=7, min_survivors=6)
     rounds = [
         base_round().vector(
-            "five", "Of five participants, 3 deals its shares and sends no input: its mask key is rebuilt."
+            "five",
+            "Of five participants, 3 deals its shares and sends no input: its mask key is rebuilt.",
+            downs_too=True,
         ),
         Played(six, {"ConsistencyCheck": {1}}).vector(
             "six, one doesn't sign",
             "1 sends its input and is silent then: it stays in the sum. The values have 33 bits, and 3 may collude.",
-            downs_too=False,
         ),
         Played(nine, {"AdvertiseKeys": {0}, "ShareKeys": {4}, "MaskedInputCollection": {7}}).vector(
             "nine, one leaves in each of three phases",
             "0 never advertises, so that points and positions in the roster differ; 4 advertises and doesn't deal; 7 "
             "deals and sends no input.",
-            downs_too=False,
         ),
         Played(five, change={("ShareKeys", 2): spoil_ciphertext(1)}).vector(
             "five, one sealed share is rubbish",
             "2 seals rubbish for 1, which is its second neighbour: 1 goes on, masks with 2 and reveals no share of it. "
             "All five sign, and the four signatures that are needed are shown.",
-            downs_too=False,
         ),
-    ]
-    cheats = (
-        (
-            Played(five, crooks={4: CommitsToAnotherSeed}),
+        Played(five, crooks={4: CommitsToAnotherSeed}).vector(
             "five, a seed that was not committed to",
             "The shares of 4 match their commitments and rebuild another self-mask seed: the attempt ends and names 4.",
+            ends=True,
         ),
-        (
-            Played(five, {"MaskedInputCollection": {0}}, crooks={0: SharesAnotherMaskKey}),
+        Played(five, {"MaskedInputCollection": {0}}, crooks={0: SharesAnotherMaskKey}).vector(
             "five, a mask key that was not advertised",
             "The shares of 0 match their commitments and rebuild another mask key: the attempt ends and names 0.",
+            ends=True,
         ),
-        (
-            Played(five, crooks={1: SharesAtAnotherThreshold}),
+        Played(five, crooks={1: SharesAtAnotherThreshold}).vector(
             "five, shares at another threshold",
             "1 dealt by polynomials of degree 4 where 3 is right: four of its shares rebuild something else.",
+            ends=True,
         ),
-        (
-            Played(five, crooks={2: CommitsToASymbolOutside}),
+        Played(five, crooks={2: CommitsToASymbolOutside}).vector(
             "five, a symbol outside the field",
             "2 commits to shares with a symbol of 65521. The others find that and report none; its own reply, which "
             "matches its commitment, is refused. Too few shares of its seed come together, and as more have none than "
             "may collude, the attempt names 2.",
+            ends=True,
         ),
-    )
-    for played, name, about in cheats:
-        assert played.record.ended_by is not None
-        rounds.append(played.vector(name, about, downs_too=False))
+    ]
     return {"rounds": rounds}
 
 
@@ -218,5 +209,5 @@ def width_vectors() -> Case:
     for bits in sorted(set(WIDTHS) - {12, 16, 20, 33}):
         agreed = setting_of(3, bits=bits, dim=19, round_=1 + bits, attempt=1)
         about = f"Three participants, values of {bits} bits."
-        rounds.append(Played(agreed).vector(f"{bits} bits", about, downs_too=False))
+        rounds.append(Played(agreed).vector(f"{bits} bits", about))
     return {"rounds": rounds}

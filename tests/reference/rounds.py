@@ -12,13 +12,9 @@ from tests.reference.sharing import Stream, listed_bytes
 
 
 class ParticipantSide(Protocol):
-    """What a round asks of any implementation of a participant."""
+    """What a round asks of any implementation of a participant: its answer to a message of the coordinator."""
 
-    def advertise(self) -> Message: ...
-    def share_keys(self, cohort_keys: Message) -> Message: ...
-    def masked_input(self, neighbour_shares: Message, vector: list[int]) -> Message: ...
-    def sign_sets(self, survivor_sets: Message) -> Message: ...
-    def unmask(self, request: Message) -> Message: ...
+    def hear(self, phase: str, message: Message, vector: list[int]) -> Message: ...
 
 
 class CoordinatorSide(Protocol):
@@ -96,20 +92,6 @@ def input_of(agreed: Setting, who: int) -> list[int]:
     return [2**bits - 1, 0, *values][:dim]
 
 
-def hear(side: ParticipantSide, phase: str, message: Message, vector: list[int]) -> Message:
-    """One message of the coordinator to a participant, and its answer."""
-    match phase:
-        case "AdvertiseKeys":
-            return side.advertise()
-        case "ShareKeys":
-            return side.share_keys(message)
-        case "MaskedInputCollection":
-            return side.masked_input(message, vector)
-        case "ConsistencyCheck":
-            return side.sign_sets(message)
-    return side.unmask(message)
-
-
 Change = Callable[[Message], Message]
 
 
@@ -137,7 +119,7 @@ def run_round(
             if who in gone:
                 continue
             try:
-                up = hear(participants[who], phase, down, inputs[who])
+                up = participants[who].hear(phase, down, inputs[who])
             except Refused as refusal:
                 record.refused.append((refusal, down))
                 gone.add(who)

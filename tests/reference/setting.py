@@ -28,7 +28,6 @@ class Refused(Exception):
         self.error, self.phase, self.facts = error, phase, facts
 
     def stated(self) -> dict[str, object]:
-        """As it stands in a vector."""
         return {"error": self.error, **({"phase": self.phase} if self.phase else {}), **self.facts}
 
 
@@ -90,7 +89,6 @@ class Numbers:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """In their order."""
         return tuple(phase for phase in PHASES if self.signed or phase != "ConsistencyCheck")
 
     def encoded(self) -> bytes:
@@ -148,11 +146,9 @@ class Setting:
     sharing: tuple[int, int] | None = None  # degree and threshold of this attempt, in the place of the rule's
 
     def sharing_of(self, u1: int) -> tuple[int, int]:
-        """Degree and threshold."""
         return self.sharing or self.numbers.sharing(u1)
 
     def identity(self, who: int) -> bytes:
-        """Ed25519 public key."""
         return self.roster[who][0]
 
     def roster_digest(self) -> bytes:
@@ -161,19 +157,9 @@ class Setting:
 
     def round_context(self) -> bytes:
         """What advertisements are signed over."""
-        return labelled_hash(
-            "sordino/v1/round-context",
-            u64(VERSION),
-            self.study.encode(),
-            u64(self.round),
-            u64(self.attempt),
-            self.study_digest,
-            self.numbers.encoded(),
-            self.model_digest,
-            u64(self.roster_version),
-            self.roster_digest(),
-            self.newest,
-        )
+        agreed = u64(VERSION), self.study.encode(), u64(self.round), u64(self.attempt), self.study_digest
+        roster = u64(self.roster_version), self.roster_digest(), self.newest
+        return labelled_hash("sordino/v1/round-context", *agreed, self.numbers.encoded(), self.model_digest, *roster)
 
 
 def cohort_context(round_context: bytes, members: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -207,7 +193,6 @@ def unsigned_request_digest(u2: bytes, u3: bytes) -> bytes:
 
 
 def session_statement(study: str, identity: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """To open a stream."""
     return labelled("sordino/v1/session", study.encode(), identity, client_nonce, server_nonce)
 
 
@@ -219,7 +204,6 @@ def advertisement_statement(round_context: bytes, identity: bytes, mask_key: byt
 
 
 def dealing_statement(context: bytes, identity: bytes, root: bytes, seed_commitment: bytes) -> bytes:
-    """What a dealer stands for."""
     return labelled("sordino/v1/share-keys", context, identity, root, seed_commitment)
 
 
@@ -259,7 +243,6 @@ def noise_commitment(seed: bytes, number: int, context: bytes, identity: bytes) 
 
 
 def self_mask_key(seed: bytes, identity: bytes, bits: int, dim: int, context: bytes, vector: str = "input") -> bytes:
-    """AES-128 key of the self mask."""
     info = labelled("sordino/v1/self-mask", vector.encode(), identity, u64(bits), u64(dim), context)
     return hkdf_sha256(seed, context, info, 16)
 

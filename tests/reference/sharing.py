@@ -18,7 +18,6 @@ class Stream:
         self._data, self._at = data, 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
         if self._at + count > len(self._data):
             raise ValueError("the listed randomness is used up")
         self._at += count
@@ -26,7 +25,6 @@ class Stream:
 
     @property
     def taken(self) -> bytes:
-        """Everything consumed so far."""
         return self._data[: self._at]
 
 

@@ -34,7 +34,6 @@ def add_masks(vector: Sequence[int], masks: Iterable[tuple[bytes, int]], bits: i
 
 
 def add_vectors(vectors: Iterable[Sequence[int]], dim: int, bits: int) -> list[int]:
-    """The plain sum."""
     total = [0] * dim
     for vector in vectors:
         total = [(a + b) % 2**bits for a, b in zip(total, vector, strict=True)]

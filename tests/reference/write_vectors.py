@@ -73,12 +73,10 @@ def lines(value: Any, depth: int = 0) -> str:
 
 
 def text_of(name: str) -> str:
-    """The text of one file."""
     return lines({"format": FORMAT, **plain(FILES[name]())}) + "\n"
 
 
 def main() -> None:
-    """Write all files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder = parser.parse_args().folder

@@ -112,26 +112,18 @@ def crooked_deal(machine: Any, dealer: int, honest: SealedShares, how: int, at: 
     def outside_the_field(shares: NDArray[np.uint16]) -> None:
         shares[holders.index(me) if me in holders else row] = PRIME
 
-    match how % CROOKED:
-        case 0:
-            return crooked_shares(machine, dealer, another_secret)
-        case 1:
-            return crooked_shares(machine, dealer, one_wrong_share)
-        case 2:
-            return crooked_shares(machine, dealer, outside_the_field)
-        case 3:  # what is sealed can't be opened
-            return replace(honest, ciphertexts=_with(honest.ciphertexts, at, bytes(112)))
-        case 6:  # no share can be opened
-            return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
-        case 4:  # what is sealed is not what is committed to
-            sealed = bytes(96)
-        case 5:  # what is sealed lies outside the field, and is committed to
+    def sealed_outside(shares: NDArray[np.uint16]) -> None:  # and committed to
+        shares[row] = PRIME + 1
 
-            def all_outside(shares: NDArray[np.uint16]) -> None:
-                shares[row] = PRIME + 1
-
-            return crooked_shares(machine, dealer, all_outside)
-    ciphertext = phase._cohort.channel(phase._agreements[receiver], me, receiver).seal(sealed)
+    how %= CROOKED
+    changes = {0: another_secret, 1: one_wrong_share, 2: outside_the_field, 5: sealed_outside}
+    if how in changes:
+        return crooked_shares(machine, dealer, changes[how])
+    if how == 6:  # no share can be opened
+        return replace(honest, ciphertexts=tuple(bytes(112) for _ in honest.ciphertexts))
+    ciphertext = bytes(112)  # which can't be opened
+    if how == 4:  # what is sealed is not what is committed to
+        ciphertext = phase._cohort.channel(phase._agreements[receiver], me, receiver).seal(bytes(96))
     return replace(honest, ciphertexts=_with(honest.ciphertexts, at, ciphertext))
 
 

@@ -15,25 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from secagg import client_phases, keys
+from secagg import messages as core
 from secagg.commitments import siblings
 from secagg.context import RoundConfig
 from secagg.errors import InvalidKey, ProtocolError, ReconstructionFailed, TooFewClients
 from secagg.keys import IdentityKey
 from secagg.masking import word_dtype
-from secagg.messages import (
-    Advertisement,
-    CohortKeys,
-    ConsistencySignature,
-    DealtShare,
-    MaskedInput,
-    MaskKeyShare,
-    NeighbourShares,
-    SealedShares,
-    SelfMaskSeedShare,
-    SurvivorSets,
-    UnmaskingReply,
-    UnmaskingRequest,
-)
 from secagg.parameters import RoundParameters
 from secagg.roster import Roster, RosterEntry
 from secagg.server_unmasking import Completed
@@ -56,14 +43,12 @@ class StatedSharing(RoundParameters):
 
 
 def parameters_of(agreed: Setting) -> RoundParameters:
-    """The core's numbers."""
     if agreed.sharing is None:
         return RoundParameters(**vars(agreed.numbers))
     return StatedSharing(**vars(agreed.numbers), stated=Sharing(*agreed.sharing))
 
 
 def config_of(agreed: Setting) -> RoundConfig:
-    """The core's view of a setting."""
     entries = tuple(RosterEntry(identity, host) for identity, host in agreed.roster)
     return RoundConfig(
         roster=Roster(agreed.study, agreed.roster_version, entries, None, agreed.study_digest, agreed.previous_roster),
@@ -108,53 +93,50 @@ def encapsulating(random_bytes: Callable[[int], bytes]) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- messages
+def read_advertisement(message: Message) -> core.Advertisement:
+    return core.Advertisement(message["mask_key"], message["channel_key"], message["signature"])
 
 
-def read_advertisement(message: Message) -> Advertisement:
-    return Advertisement(message["mask_key"], message["channel_key"], message["signature"])
-
-
-def read_cohort_keys(message: Message) -> CohortKeys:
-    def read(member: Message) -> Advertisement | bytes:
+def read_cohort_keys(message: Message) -> core.CohortKeys:
+    def read(member: Message) -> core.Advertisement | bytes:
         full = "advertisement" in member
         return read_advertisement(member["advertisement"]) if full else member["advertisement_sha256"]
 
-    return CohortKeys(tuple((member["participant"], read(member)) for member in message["members"]))
+    return core.CohortKeys(tuple((member["participant"], read(member)) for member in message["members"]))
 
 
-def read_sealed_shares(message: Message) -> SealedShares:
+def read_sealed_shares(message: Message) -> core.SealedShares:
     lists = {name: tuple(message[name]) for name in ("ciphertexts", "leaves", "wrapped") if name in message}
-    return SealedShares(**{**message, **lists})
+    return core.SealedShares(**{**message, **lists})
 
 
-def read_neighbour_shares(message: Message) -> NeighbourShares:
-    shares = (DealtShare(**{**entry, "path": b"".join(entry["path"])}) for entry in message["shares"])
-    return NeighbourShares(tuple(shares), message["u2"])
+def read_neighbour_shares(message: Message) -> core.NeighbourShares:
+    shares = (core.DealtShare(**{**entry, "path": b"".join(entry["path"])}) for entry in message["shares"])
+    return core.NeighbourShares(tuple(shares), message["u2"])
 
 
-def read_request(message: Message) -> UnmaskingRequest | SurvivorSets:
+def read_request(message: Message) -> core.UnmaskingRequest | core.SurvivorSets:
     """Whichever asks for shares: without signatures the survivor sets do."""
     if message.keys() == {"u2", "u3"}:
-        return SurvivorSets(**message)
-    return UnmaskingRequest(
+        return core.SurvivorSets(**message)
+    return core.UnmaskingRequest(
         tuple((entry["participant"], entry["signature"]) for entry in message["signatures"]),
         tuple((entry["sha256"], entry["signature"]) for entry in message["uploads"]),
     )
 
 
-KINDS: dict[str, type[SelfMaskSeedShare | MaskKeyShare]] = {
-    "self_mask_seed": SelfMaskSeedShare,
-    "mask_key": MaskKeyShare,
+KINDS: dict[str, type[core.SelfMaskSeedShare | core.MaskKeyShare]] = {
+    "self_mask_seed": core.SelfMaskSeedShare,
+    "mask_key": core.MaskKeyShare,
 }
 
 
-def read_reply(message: Message) -> UnmaskingReply:
-    def read(entry: Message) -> SelfMaskSeedShare | MaskKeyShare | None:
+def read_reply(message: Message) -> core.UnmaskingReply:
+    def read(entry: Message) -> core.SelfMaskSeedShare | core.MaskKeyShare | None:
         [(name, share)] = entry.items()
         return KINDS[name](**share) if name in KINDS else None
 
-    return UnmaskingReply(tuple(read(entry) for entry in message["shares"]), tuple(message.get("noise_seeds", ())))
+    return core.UnmaskingReply(tuple(read(entry) for entry in message["shares"]), tuple(message.get("noise_seeds", ())))
 
 
 OPTIONAL = ("wrapped", "pair", "noise_seeds")  # left out where they are empty
@@ -165,23 +147,23 @@ def written(message: Any) -> Message:
     match message:
         case None:
             return {"none": {}}
-        case SelfMaskSeedShare() | MaskKeyShare():
+        case core.SelfMaskSeedShare() | core.MaskKeyShare():
             return {name: dict(vars(message)) for name, kind in KINDS.items() if isinstance(message, kind)}
-        case CohortKeys():
+        case core.CohortKeys():
             members = []
             for who, entry in message.members:
-                full = isinstance(entry, Advertisement)
+                full = isinstance(entry, core.Advertisement)
                 shown = {"advertisement": written(entry)} if full else {"advertisement_sha256": entry}
                 members.append({"participant": who, **shown})
             return {"members": members}
-        case UnmaskingRequest():
+        case core.UnmaskingRequest():
             return {
                 "signatures": [{"participant": who, "signature": one} for who, one in message.signatures],
                 "uploads": [{"sha256": sha256, "signature": one} for sha256, one in message.uploads],
             }
-        case DealtShare():
+        case core.DealtShare():
             fields = {**message._asdict(), "path": siblings(message.path)}
-        case NeighbourShares() | UnmaskingReply():
+        case core.NeighbourShares() | core.UnmaskingReply():
             fields = {**vars(message), "shares": [written(one) for one in message.shares]}
         case _:
             fields = vars(message)
@@ -189,7 +171,15 @@ def written(message: Any) -> Message:
     return {name: list(one) if isinstance(one, tuple) else one for name, one in there.items()}
 
 
-# ---------------------------------------------------------------- the two sides
+TO_PARTICIPANT: dict[str, Callable[[Message], Any]] = {
+    **{"ShareKeys": read_cohort_keys, "MaskedInputCollection": read_neighbour_shares},
+    **{"ConsistencyCheck": lambda message: core.SurvivorSets(**message), "Unmasking": read_request},
+}
+TO_COORDINATOR: dict[str, Callable[[Message], Any]] = {
+    **{"AdvertiseKeys": read_advertisement, "ShareKeys": read_sealed_shares, "Unmasking": read_reply},
+    "MaskedInputCollection": lambda message: core.MaskedInput(**message),
+    "ConsistencyCheck": lambda message: core.ConsistencySignature(**message),
+}
 
 
 class FastParticipant:
@@ -201,33 +191,16 @@ class FastParticipant:
         with refusals():
             self.now: Any = CLIENT.AdvertiseKeys(config_of(agreed), identity, random_bytes)
 
-    def advertise(self) -> Message:
-        with refusals():
-            self.now, message = self.now.advertise()
-        return written(message)
-
-    def share_keys(self, cohort_keys: Message) -> Message:
-        with encapsulating(self.random_bytes):
-            return self._hear(read_cohort_keys(cohort_keys))
-
-    def masked_input(self, neighbour_shares: Message, vector: Sequence[int]) -> Message:
-        with refusals():
-            masking = self.now.receive(read_neighbour_shares(neighbour_shares))
-            self.now, message = masking.mask(np.array(vector, dtype=word_dtype(self.bits)))
-        return written(message)
-
-    def sign_sets(self, survivor_sets: Message) -> Message:
-        return self._hear(SurvivorSets(**survivor_sets))
-
-    def unmask(self, request: Message) -> Message:
-        if isinstance(self.now, CLIENT.Answered):
-            with refusals():
-                return written(self.now.receive(read_request(request)))
-        return self._hear(read_request(request))
-
-    def _hear(self, message: Any) -> Message:
-        with refusals():
-            self.now, answer = self.now.receive(message)
+    def hear(self, phase: str, message: Message, vector: Sequence[int]) -> Message:
+        with refusals(), encapsulating(self.random_bytes):
+            if phase == "AdvertiseKeys":
+                self.now, answer = self.now.advertise()
+                return written(answer)
+            result = self.now.receive(TO_PARTICIPANT[phase](message))
+            if phase == "MaskedInputCollection":
+                result = result.mask(np.array(vector, dtype=word_dtype(self.bits)))
+            # The same request gets the same reply, and no further phase.
+            self.now, answer = result if isinstance(result, tuple) else (self.now, result)
         return written(answer)
 
 
@@ -238,16 +211,10 @@ class FastCoordinator:
         config = config_of(agreed)
         self.now: Any = SERVER.AdvertiseKeys(config, frozenset(range(len(config.roster))))
         self._signed = config.parameters.signed
-        readers: list[Callable[[Message], Any]] = [read_advertisement, read_sealed_shares]
-        readers.append(lambda message: MaskedInput(**message))
-        if self._signed:
-            readers.append(lambda message: ConsistencySignature(**message))
-        self._readers = iter([*readers, read_reply])
-        self._read = next(self._readers)
 
     def receive(self, sender: int, message: Message) -> None:
         with refusals():
-            self.now.receive(sender, self._read(message))
+            self.now.receive(sender, TO_COORDINATOR[self.now.name](message))
 
     def close(self) -> Any:
         with refusals():
@@ -259,5 +226,4 @@ class FastCoordinator:
         self.now, messages = closed
         if isinstance(self.now, SERVER.ConsistencyCheck) and not self._signed:
             self.now = self.now.without_signatures()
-        self._read = next(self._readers)
         return {who: written(message) for who, message in messages.items()}

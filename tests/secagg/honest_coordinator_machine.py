@@ -77,8 +77,6 @@ class HonestCoordinator(ClaimingMachine):
     ended: str | None = None
     graph: Graph
 
-    # ------------------------------------------------------------ claims
-
     def core(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the code under test: protocol errors are its answers, anything else is a crash."""
         try:
@@ -105,22 +103,7 @@ class HonestCoordinator(ClaimingMachine):
         adversary=st.sampled_from([MALICIOUS, MALICIOUS, MALICIOUS, SEMI_MALICIOUS]),
         noise=NUMBERS,
     )
-    def begin(
-        self,
-        cohort: int,
-        survivors: int,
-        quorum: int,
-        bits: int,
-        dim: int,
-        cheaters: frozenset[int],
-        losses: int,
-        calm: int,
-        plans: list[tuple[str, str]],
-        how: int,
-        ring: bool,
-        adversary: str,
-        noise: int,
-    ) -> None:
+    def begin(self, cohort, survivors, quorum, bits, dim, cheaters, losses, calm, plans, how, ring, adversary, noise):
         """Of a round: at most `losses` messages are lost, and `calm` phases go well, so that late ones see cheating.
 
         One cheater has a plan for some of its messages (see `as_planned`); its other actions are chosen on the way.
@@ -479,8 +462,6 @@ class HonestCoordinator(ClaimingMachine):
                 self.exchange(letter, *shifted(self.config, context, u2, who, message, how))
             case "Unmasking":
                 self.exchange(letter, silent_on(message, how))
-
-    # ------------------------------------------------------------ the coordinator's clock
 
     @going_on
     @rule()

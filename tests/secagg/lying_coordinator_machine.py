@@ -229,7 +229,7 @@ class LyingCoordinator(ClaimingMachine):
 
     def shown(self, message: CohortKeys, fakes: frozenset[int] = frozenset()) -> View:
         if message not in self.views:
-            self.views[message] = View.of(self.plan, self.colluders, message, dict(message.members), fakes)
+            self.views[message] = View.of(self.plan, self.colluders, message, fakes)
         return self.views[message]
 
     def truth(self, who: int, told: Told) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from secagg.context import RoundConfig, set_of
 from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import AgreementKey, upload_statement
-from secagg.messages import Advertisement, CohortKeys, NeighbourShares
+from secagg.messages import CohortKeys, NeighbourShares
 from tests.secagg.claims import Broken
 from tests.support.attempts_in_memory import Cohort, Sets, advertise, identities, make_config, vector_of
 from tests.support.comparable import held, twin
@@ -45,16 +45,8 @@ COMPLETE: Final = Plan(8, 6, 6)
 @cache
 def config_of(plan: Plan) -> RoundConfig:
     rings = {"": (), "ring": safe_rings(plan.cohort, plan.min_survivors, plan.colluders), "cut": CUT}[plan.graph]
-    return make_config(
-        plan.cohort,
-        min_survivors=plan.min_survivors,
-        quorum=plan.quorum,
-        colluders=plan.colluders,
-        bits=16,
-        dim=2,
-        rings=rings,
-        released=plan.released,
-    )
+    stated = {name: getattr(plan, name) for name in ("min_survivors", "quorum", "colluders", "released")}
+    return make_config(plan.cohort, bits=16, dim=2, rings=rings, **stated)
 
 
 @cache
@@ -138,22 +130,13 @@ class View(Notes):
         self.kinds: dict[tuple[int, int], set[int]] = {}  # (who, dealer) -> kinds revealed
 
     @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        colluders: frozenset[int],
-        message: CohortKeys,
-        shown: dict[int, Advertisement],
-        fakes: frozenset[int],
-    ) -> View:
+    def of(cls, plan: Plan, colluders: frozenset[int], message: CohortKeys, fakes: frozenset[int]) -> View:
+        config, shown = config_of(plan), dict[int, Any](message.members)
         inside = colluders & shown.keys()
-        secrets = {one: answer(CLIENT, plan, one, 0, ()).phase._keys.mask_key for one in inside}
-        secrets |= {one: fake_key(one, 0) for one in fakes}
-        channels = {one: answer(CLIENT, plan, one, 0, ()).phase._keys.channel_key for one in inside}
-        channels |= {one: fake_key(one, 1) for one in fakes}
-        view = cls(
-            config_of(plan), tuple(shown), shown, {}, colluders, secrets, channel_keys=channels, fakes=fakes, plan=plan
-        )
+        own = {one: answer(CLIENT, plan, one, 0, ()).phase._keys for one in inside}
+        secrets = {one: keys.mask_key for one, keys in own.items()} | {one: fake_key(one, 0) for one in fakes}
+        channels = {one: keys.channel_key for one, keys in own.items()} | {one: fake_key(one, 1) for one in fakes}
+        view = cls(config, tuple(shown), shown, {}, colluders, secrets, channel_keys=channels, fakes=fakes, plan=plan)
         for one in inside:
             given = answer(CLIENT, plan, one, 0, (message,))
             if given.error is None:
@@ -167,13 +150,11 @@ class View(Notes):
         return super().evidence(who, sets, signers)
 
     def colluders_upload(self, colluder: int, u2: frozenset[int]) -> tuple[bytes, bytes]:
-        """Digest and signature of an upload that was never sent."""
         sha256, identity = hashlib.sha256(b"colluder").digest(), identities(self.plan.cohort)[colluder]
         digest = set_of(self.config, self.context, "u2", u2)
         return sha256, identity.sign(upload_statement(self.context, identity.public, sha256, digest))
 
     def known(self, dealer: int, kind: int) -> bool:
-        """Whether a secret of the dealer can be rebuilt."""
         return len(self.shares.get((dealer, kind), {})) >= self.graph.threshold
 
     def knows_mask_key(self, who: int) -> bool:

@@ -72,7 +72,6 @@ class Played:
 
 
 def play(kind: str, number: int, scripts: int, client: Side = CLIENT, server: Side = SERVER) -> Played:
-    """One batch."""
     base, chosen = KINDS[kind]
     sides = {"client": client, "server": server, "seen": Counter[str](), "checked": Counter[str]()}
     machine: Any = type("Script", (base,), {**sides, **chosen})
@@ -102,9 +101,6 @@ def play(kind: str, number: int, scripts: int, client: Side = CLIENT, server: Si
 
 def play_batch(task: tuple[str, int, int]) -> Played:
     return play(*task)
-
-
-# ---------------------------------------------------------------- many scripts
 
 
 def batches(kinds: list[str], scripts: int, first: int) -> Iterator[tuple[str, int, int]]:
@@ -152,9 +148,6 @@ def report(total: list[Played], asked: int, seconds: float, first: int) -> None:
     print("--help says what each of them is.")
     given_up = sum(one.scripts for one in total) - asked
     print(f"\n{asked} scripts and {given_up} given up half-way in {seconds:.0f} s, seed {first}; no claim is broken")
-
-
-# ---------------------------------------------------------------- without one check at a time
 
 
 @dataclass
@@ -229,7 +222,6 @@ def _in_short(check: str) -> str:
 
 
 def claims() -> str:
-    """What the claims are, as both machines have them at their heads."""
     parts = []
     for title, module in (("lying", lying_coordinator_machine), ("honest", honest_coordinator_machine)):
         lines = (inspect.getdoc(module) or "").splitlines()

@@ -44,9 +44,6 @@ def sign_and_unmask(cohort: Cohort, honest: Iterable[int], sets: Sets) -> None:
         cohort.unmask(one, sets, signatures)
 
 
-# ---------------------------------------------------------------- u1 and u2
-
-
 def test_a_colluder_does_not_count_twice_by_a_negative_position() -> None:
     """Python would read it as a position from the end of the roster. The wire has no such number."""
 
@@ -112,9 +109,6 @@ def test_a_single_input_opens_without_both_checks(removed: tuple[str, ...], open
     with pytest.raises(CoordinatorMisbehaved, match=EVIDENCE if NEIGHBOURS in removed else NEIGHBOURS):
         attempt()
     assert cohort.open_sum({victim}) is None
-
-
-# ---------------------------------------------------------------- what takes a charge back
 
 
 def test_a_participant_outside_the_signed_sum_takes_its_charge_back() -> None:

@@ -44,28 +44,13 @@ def some_leaves(count: int, seed: int = 0) -> list[bytes]:
     return [rng.randbytes(32) for _ in range(count)]
 
 
-# --- leaves -------------------------------------------------------------------------------------------------------
+BAD_FIELDS: dict[str, list[object]] = {
+    **{"kind": [b"", bytes(2**16)], "cohort_context": [b""], "dealer": [b"", bytes(33)], "holder": [b""]},
+    **{"x": [0, -1, 2**32], "salt": [bytes(15), bytes(17), b""], "share": [bytes(30), bytes(33)]},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kind", b""),
-        ("kind", bytes(2**16)),
-        ("cohort_context", b""),
-        ("dealer", b""),
-        ("dealer", bytes(33)),
-        ("holder", b""),
-        ("x", 0),
-        ("x", -1),
-        ("x", 2**32),
-        ("salt", bytes(15)),
-        ("salt", bytes(17)),
-        ("salt", b""),
-        ("share", bytes(30)),
-        ("share", bytes(33)),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, bad in BAD_FIELDS.items() for value in bad])
 def test_bad_fields_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError):
         share_leaf(**{**ARGUMENTS, name: value})
@@ -79,9 +64,6 @@ def test_pairs_are_ordered_and_of_whole_hashes() -> None:
             pair_node(bad, right)
         with pytest.raises(ValueError, match="32 bytes"):
             pair_node(left, bad)
-
-
-# --- trees --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [*range(1, 35), 63, 64, 65, 100, 127, 1000])

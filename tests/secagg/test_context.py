@@ -19,22 +19,12 @@ from tests.support.attempts_in_memory import make_config, roster_of
 CONFIG = make_config(15, min_survivors=10, quorum=11, roster=13)
 ENTRIES = CONFIG.roster.entries
 
-OTHER_PARAMETERS = {
-    name: replace(CONFIG.parameters, **{name: value})
-    for name, value in {
-        "cohort": 16,
-        "colluders": 3,
-        "min_survivors": 11,
-        "quorum": 12,
-        "bits": 17,
-        "dim": 5,
-        "graph": "harary",
-        "adversary": "semi-malicious",
-        "key_agreement": "x25519-mlkem768",
-        "epoch_rounds": 2,
-        "released": (0,) * (CONFIG.parameters.cohort - CONFIG.parameters.min_survivors) + (1,),
-    }.items()
+OTHER_NUMBERS = {
+    **{"cohort": 16, "colluders": 3, "min_survivors": 11, "quorum": 12, "bits": 17, "dim": 5, "epoch_rounds": 2},
+    **{"graph": "harary", "adversary": "semi-malicious", "key_agreement": "x25519-mlkem768"},
+    "released": (0,) * (CONFIG.parameters.cohort - CONFIG.parameters.min_survivors) + (1,),
 }
+OTHER_PARAMETERS = {name: replace(CONFIG.parameters, **{name: value}) for name, value in OTHER_NUMBERS.items()}
 OTHER_ROSTERS = {
     "study": Roster("tesu", 1, ENTRIES),
     "version": Roster("test", 2, ENTRIES),
@@ -99,9 +89,6 @@ def test_the_protocols_version_is_bound(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_configuration_that_names_nothing_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidParameters):
         replace(CONFIG, **wrong)
-
-
-# ---------------------------------------------------------------- encoding
 
 
 def decode(data: bytes) -> tuple[str, list[bytes]]:

@@ -207,7 +207,6 @@ def server_phase(name: str) -> Any:
 
 
 def closed(phase: Any, name: str) -> Any:
-    """The result of a phase that has received from 2, 3 and 4 too."""
     for who in (2, 3, 4):
         phase.receive(who, record(name).steps[name].up[who])
         assert who in phase.received
@@ -260,7 +259,6 @@ def next_phase(result: Any) -> str:
 
 
 def after(name: str) -> str:
-    """What a participant's phase returns first."""
     return CLIENT_CHAIN[name][1] or "UnmaskingReply"
 
 
@@ -401,9 +399,6 @@ def test_a_phase_with_too_few_is_unchanged_by_an_early_close(name: str) -> None:
         phase.close()
     assert freeze(phase) == before
     closed(phase, name)
-
-
-# ---------------------------------------------------------------- the phases that take no message
 
 
 def test_keys_are_advertised_once() -> None:

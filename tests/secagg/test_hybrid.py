@@ -53,9 +53,6 @@ def few_of(members: int) -> list[tuple[int, ...]]:
     return [gone for count in range(3) for gone in combinations(range(members), count)]
 
 
-# ---------------------------------------------------------------- who leaves
-
-
 @pytest.mark.parametrize(
     ("config", "fates"),
     [
@@ -83,7 +80,6 @@ def test_everybody_makes_the_seed_of_half_of_its_pairs() -> None:
 
 
 def pair_of() -> tuple[AgreementKey, AgreementKey, bytes]:
-    """Mask keys of two participants, and a context."""
     first, second = (
         mask_key_of(np.arange(16, dtype=np.uint16) + start, b"r" * 32, bytes([start]) * 32, hybrid=True)
         for start in (0, 1)
@@ -145,9 +141,6 @@ def test_a_revealed_root_opens_the_seeds_of_its_owner_alone() -> None:
             right = unwrap_seed(one.wrapped, shared, attempt.mask_keys[0], *ends, cohort.context)
             assert unwrap_seed(one.wrapped, shared, root, *ends, cohort.context) != right
             assert right == pair_seed(attempt.mask_key_symbols[one.dealer], cohort.context, *ends)
-
-
-# ---------------------------------------------------------------- a share that doesn't open, with its seed
 
 
 @pytest.mark.parametrize("field", ["ciphertext", "wrapped"])

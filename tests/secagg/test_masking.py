@@ -35,9 +35,6 @@ def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-# --- the keystream ------------------------------------------------------------------------------------------------
-
-
 def test_words_are_the_smallest_that_hold_the_bits() -> None:
     sizes = [word_dtype(bits).itemsize for bits in range(1, 63)]
     assert sizes == [1] * 8 + [2] * 8 + [4] * 16 + [8] * 30
@@ -72,9 +69,6 @@ def test_a_stream_runs_on_across_chunks(variant: str, bits: int) -> None:
     for dim in (words_a_chunk - 1, words_a_chunk, words_a_chunk + 1, 2 * words_a_chunk + 3):
         expected = np.frombuffer(keystream(KEY, dim * word_dtype(bits).itemsize), dtype=word_dtype(bits))
         assert np.array_equal(mask_words(KEY, dim, bits), expected & expected.dtype.type(2**bits - 1))
-
-
-# --- sums ---------------------------------------------------------------------------------------------------------
 
 
 @given(bits=all_bits, dim=st.integers(0, 40), data=st.data())
@@ -125,9 +119,6 @@ def test_threads_may_mask_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         for index, words in enumerate(pool.map(work, range(4))):
             assert np.array_equal(words, mask_words(bytes([index]) * 16, 100_000, 32) * np.uint32(3))
-
-
-# --- limits and refusals ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("bits", "words_a_block"), [(8, 16), (16, 8), (20, 4), (62, 2)])
@@ -183,9 +174,6 @@ def read_only(words: np.ndarray) -> np.ndarray:
 def test_bad_accumulators_are_refused(accumulator: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         apply_masks(accumulator, [(KEY, 1)], 20)
-
-
-# --- the choice ---------------------------------------------------------------------------------------------------
 
 
 def slow_for(slow: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:

@@ -31,9 +31,6 @@ def run_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return request.param
 
 
-# --- the layout ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bits", ALL_BITS)
 @pytest.mark.usefixtures("run_bytes")
 def test_every_width_follows_the_text(bits: int) -> None:
@@ -104,9 +101,6 @@ def test_values_need_not_be_contiguous(bits: int) -> None:
     assert pack(values[::2], bits) == pack(values[::2].copy(), bits)
 
 
-# --- sums ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bits", ALL_BITS)
 @pytest.mark.usefixtures("run_bytes")
 def test_packed_vectors_add_up_modulo_2_to_the_bits(bits: int) -> None:
@@ -130,9 +124,6 @@ def test_a_sum_need_not_be_reduced_before(bits: int, dim: int, data: st.DataObje
     vector = some_values(dim, bits)
     add_packed(total, pack(vector, bits), bits)
     assert total.tolist() == [(a + b) % 2**bits for a, b in zip(start, vector.tolist(), strict=True)]
-
-
-# --- refusals -----------------------------------------------------------------------------------------------------
 
 
 def refused(data: bytes, dim: int, bits: int, message: str) -> None:

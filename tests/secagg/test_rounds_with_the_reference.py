@@ -59,7 +59,6 @@ def released(draw: Random, count: int, least: int) -> tuple[int, ...]:
 
 
 def silence(draw: Random, agreed: Setting, leaving: int) -> dict[str, set[int]]:
-    """Who falls silent in which phase."""
     silent: dict[str, set[int]] = {}
     for who in draw.sample(range(len(agreed.roster)), leaving):
         silent.setdefault(draw.choice(agreed.numbers.phases), set()).add(who)

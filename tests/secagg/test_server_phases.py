@@ -19,9 +19,6 @@ BAD = 3  # the cheater, in a cohort of 9
 CONFIG = make_config(9, min_survivors=7, quorum=7)
 
 
-# ---------------------------------------------------------------- without signatures over the sets
-
-
 def test_signatures_are_not_left_out_where_the_plan_asks_for_them() -> None:
     phase, _ = reach(SIGN)
     before = freeze(phase)
@@ -40,9 +37,6 @@ def test_without_signatures_the_phase_is_over() -> None:
     phase.without_signatures()
     with pytest.raises(ProtocolError, match="closed before"):
         phase.without_signatures()
-
-
-# ---------------------------------------------------------------- phases by themselves
 
 
 def reach(name: str) -> tuple[Any, dict[int, Any]]:

@@ -36,8 +36,6 @@ def reference_weights(xs: Sequence[int]) -> list[int]:
     return [reference.lagrange_weight(xs, i) for i in range(len(xs))]
 
 
-# --- sharing and rebuilding ---------------------------------------------------------------------------------------
-
 points = st.lists(st.integers(1, PRIME - 1), min_size=2, max_size=12, unique=True)
 
 
@@ -188,9 +186,6 @@ def test_no_coefficient_is_used_twice() -> None:
     assert len({tuple(column) for column in first.T.tolist()}) == 16
 
 
-# --- uniform symbols ----------------------------------------------------------------------------------------------
-
-
 def counts_over_all_words(draw: Callable[[Callable[[int], bytes]], np.ndarray]) -> np.ndarray:
     """How often each symbol comes out when the source serves every 16-bit word exactly once."""
     return np.bincount(draw(script(range(2**16 - 1, -1, -1))), minlength=PRIME)
@@ -207,9 +202,6 @@ def test_the_same_check_catches_a_remainder_instead_of_a_rejection() -> None:
     counts = counts_over_all_words(naive)
     assert (counts[:15] == 2).all()
     assert (counts[15:] == 1).all()
-
-
-# --- refusals -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -256,16 +248,7 @@ def test_combine_refuses(changed: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     "xs",
     [
-        [],
-        3,
-        [0, 1],
-        [PRIME],
-        [PRIME, 1],
-        [-1, 2],
-        [1, 1],
-        [1.0, 2.0],
-        [[1, 2], [4, 4]],
-        [1, 2**70],
+        *([], 3, [0, 1], [PRIME], [PRIME, 1], [-1, 2], [1, 1], [1.0, 2.0], [[1, 2], [4, 4]], [1, 2**70]),
         list(range(1, PRIME + 1)),
     ],
 )

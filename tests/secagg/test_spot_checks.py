@@ -215,7 +215,6 @@ def test_whoever_checks_the_first_ones_falls_for_too_few(monkeypatch: pytest.Mon
 
 
 def falls(times: int, signatures: Mapping[int, bytes], rings: Rings, client: Side) -> int:
-    """How often a participant answers."""
     fell = 0
     for _ in range(times):
         with contextlib.suppress(CoordinatorMisbehaved):

@@ -54,7 +54,6 @@ def no_constants_of_other_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(machine: type[RuleBasedStateMachine]) -> Broken:
-    """What a machine finds wrong."""
     with pytest.raises(Broken) as caught:
         run_state_machine_as_test(machine, settings=BITES)
     return caught.value
@@ -79,6 +78,14 @@ def test_real_code_with_an_honest_coordinator() -> None:
 
 
 Piece = str | tuple[str, str]  # a check that is taken out, or a piece of source and what stands in its place
+TAKES_LATE_ONES = ("if self._closed or not expected:", "if not expected:")
+COUNTS_AGAIN = ("sender in self.u2 and sender not in self._u3", "sender in self.u2")
+ONE_TOO_FEW = ("if received < needed:", "if received < needed - 1:")
+OPENED = "        if plaintext is None:\n            "
+GIVES_UP = (f"{OPENED}return None\n", f'{OPENED}raise CoordinatorMisbehaved(MASKED_INPUT, "a bad share")\n')
+ALL_OF_U1 = ("for dealer in neighbours\n            ]", "for dealer in graph.neighbours(cohort.me)\n            ]")
+ALL_SEEDS = ("tuple(noise_seeds[number] for number in surplus)", "noise_seeds")
+BY_DIGEST = ("if message != self._request:", "if request_digest(message) != self.request_digest:")
 
 
 def naive(side: Side, *pieces: Piece) -> Side:
@@ -91,17 +98,9 @@ def naive(side: Side, *pieces: Piece) -> Side:
 Naive = dict[str, tuple[Piece | tuple[str, str], ...]]
 NAIVE_COORDINATORS: Naive = {
     "no share is held against its commitment": ("doesn't match the commitment", "blame", ("forge", UNMASK)),
-    "messages are taken after the close": (
-        ("if self._closed or not expected:", "if not expected:"),
-        "sum",
-        ("late", MASK),
-    ),
-    "an upload counts as often as it comes": (
-        ("sender in self.u2 and sender not in self._u3", "sender in self.u2"),
-        "sum",
-        ("twice", MASK),
-    ),
-    "a phase ends with one too few": (("if received < needed:", "if received < needed - 1:"), "sets", ("never", SHARE)),
+    "messages are taken after the close": (TAKES_LATE_ONES, "sum", ("late", MASK)),
+    "an upload counts as often as it comes": (COUNTS_AGAIN, "sum", ("twice", MASK)),
+    "a phase ends with one too few": (ONE_TOO_FEW, "sets", ("never", SHARE)),
     "keys may be advertised twice": ("a public key was advertised before", "blame", ("lie", ADVERTISE)),
     "keys may be of low order": ("a public key is of low order", "blame", ("lie", ADVERTISE)),
     "keys need no signature": ("the keys are not signed by", "blame", ("forge", ADVERTISE)),
@@ -115,32 +114,14 @@ NAIVE_COORDINATORS: Naive = {
     "lengths of a share are not checked": ("has another length", "crash", ("forge", UNMASK)),
     "a rebuilt seed is not checked": ("another self-mask seed than", "sum", ("lie", SHARE)),
     "a rebuilt mask key is not checked": ("another mask key than", "sum", ("lie", SHARE), ("never", MASK)),
-    "masks of dropouts are taken back the wrong way round": (
-        ("-1 if below else 1", "1 if below else -1"),
-        "sum",
-        ("never", MASK),
-    ),
+    "masks of dropouts are taken back wrongly": (("-1 if below else 1", "1 if below else -1"), "sum", ("never", MASK)),
 }
 NAIVE_CLIENTS: Naive = {
     "participants keep shares that miss their commitment": ("self._covers(dealt, pair_node", "blame", ("lie", SHARE)),
     "participants keep symbols outside the field": (">= shamir.PRIME", "blame", ("lie", SHARE)),
-    "participants give up over a share that can't be opened": (
-        (
-            "        if plaintext is None:\n            return None\n",
-            '        if plaintext is None:\n            raise CoordinatorMisbehaved(MASKED_INPUT, "a bad share")\n',
-        ),
-        "blame",
-        ("lie", SHARE),
-    ),
-    "participants mask with all of u1": (
-        ("for dealer in neighbours\n            ]", "for dealer in graph.neighbours(cohort.me)\n            ]"),
-        "sum",
-        ("never", SHARE),
-    ),
-    "participants reveal all their noise seeds": (
-        ("tuple(noise_seeds[number] for number in surplus)", "noise_seeds"),
-        "noise",
-    ),
+    "participants give up over a share that can't be opened": (GIVES_UP, "blame", ("lie", SHARE)),
+    "participants mask with all of u1": (ALL_OF_U1, "sum", ("never", SHARE)),
+    "participants reveal all their noise seeds": (ALL_SEEDS, "noise"),
     "participants reveal noise seeds by the size of u2": (
         ("released_seeds(len(u3))", "released_seeds(len(u2))"),
         "noise",
@@ -183,61 +164,49 @@ def test_real_participants_with_a_lying_coordinator() -> None:
 
 NOT_MASKED_IN = "u2 is not the set this participant masked in"
 OVER = "this phase is over for this participant"
-# What participants lack, which claim must be found broken, and a scheme to begin with.
-NAIVE_PARTICIPANTS: dict[str, tuple[tuple[Piece, ...], str, str]] = {
-    "u2 may differ from what it masked in": ((NOT_MASKED_IN,), "nested", "two for u2"),
-    "u2 may differ, and it signs what it is told": ((NOT_MASKED_IN, (SIGNED, SAID)), "few", "two for u2"),
-    "u2 may be without itself": (("dealing was left out of u2",), "nested", "odd u2"),
-    "dealings may be those of others than u2": (("are not those of the neighbours in u2",), "nested", "odd u2"),
-    "u2 may leave it with a few neighbours": (("neighbours in u2, ",), "nested", "odd u2"),
-    "uploads may say another u2": (("did not upload what was masked in this u2",), "few", "victims"),
-    "uploads needn't be shown": (("there must be one upload for each neighbour",), "few", "victims"),
-    "u3 may be small, and a ring is cut": (("u3 has {len(u3)}",), "few", "windows"),
-    "u3 may be small": (("u3 has {len(u3)}",), "few", "few in u3"),
-    "u3 may hold some who are not in u2": (("u3 is not a subset of u2",), "nested", "some never deal"),
-    "it may be left out of u3 itself": (("upload was left out of u3",), "nested", "two for u3"),
-    "u2 may be small": (("u2 has {len(u2)} members",), "nested", "some never deal"),
-    "u1 may be small": (("members, outside",), "nested", "another u1"),
-    "a few signatures will do": (("signatures over the survivors",), "one sum", "two for u3"),
-    "a few signatures will do, and few have signed": (("signatures over the survivors",), "backed", "two for u3"),
-    "signatures are not verified": (("doesn't cover these sets",), "one sum", "two for u3"),
-    "a message of another phase is looked at": (("is not what this phase waits for",), "crash", "two for u2"),
+FEW_SIGNATURES, NOT_SIGNED_BY_IT = "signatures over the survivors", "are not signed by it"
+# Which claim must be found broken, a scheme to begin with, and what participants lack.
+NAIVE_PARTICIPANTS: dict[str, tuple[str, str, Piece] | tuple[str, str, Piece, Piece]] = {
+    "u2 may differ from what it masked in": ("nested", "two for u2", NOT_MASKED_IN),
+    "u2 may differ, and it signs what it is told": ("few", "two for u2", NOT_MASKED_IN, (SIGNED, SAID)),
+    "u2 may be without itself": ("nested", "odd u2", "dealing was left out of u2"),
+    "dealings may be those of others than u2": ("nested", "odd u2", "are not those of the neighbours in u2"),
+    "u2 may leave it with a few neighbours": ("nested", "odd u2", "neighbours in u2, "),
+    "uploads may say another u2": ("few", "victims", "did not upload what was masked in this u2"),
+    "uploads needn't be shown": ("few", "victims", "there must be one upload for each neighbour"),
+    "u3 may be small, and a ring is cut": ("few", "windows", "u3 has {len(u3)}"),
+    "u3 may be small": ("few", "few in u3", "u3 has {len(u3)}"),
+    "u3 may hold some who are not in u2": ("nested", "some never deal", "u3 is not a subset of u2"),
+    "it may be left out of u3 itself": ("nested", "two for u3", "upload was left out of u3"),
+    "u2 may be small": ("nested", "some never deal", "u2 has {len(u2)} members"),
+    "u1 may be small": ("nested", "another u1", "members, outside"),
+    "a few signatures will do": ("one sum", "two for u3", FEW_SIGNATURES),
+    "a few signatures will do, and few have signed": ("backed", "two for u3", FEW_SIGNATURES),
+    "signatures are not verified": ("one sum", "two for u3", "doesn't cover these sets"),
+    "a message of another phase is looked at": ("crash", "two for u2", "is not what this phase waits for"),
     "it takes its charge back though its input is in the sum": (
-        ("u3 was said to be without this participant",),
-        "left out",
-        "left out",
+        *("left out", "left out"),
+        "u3 was said to be without this participant",
     ),
-    "it takes its charge back for the asking": (("signatures over the survivors",), "left out", "left out"),
-    "one signature may be shown many times": (("the signers are not an ascending list",), "backed", "two for u3"),
-    "neighbours' keys need no signature": (("are not signed by it",), "secrets", "in the middle"),
-    "changed keys of neighbours are taken": (("are not signed by it",), "forged", "another u1"),
-    "dealings need no signature": (("the dealing of {dealt.dealer} is not signed",), "nested", "some never deal"),
-    "a phase can be asked again, and signs twice": ((OVER,), "one answer", "asked twice"),
-    "a phase can be asked again, and reveals both kinds": ((OVER,), "one kind", "asked twice"),
-    "a phase can be asked again, and reveals more noise seeds": ((OVER,), "noise", "asked twice"),
-    "all noise seeds are revealed": (
-        (("tuple(noise_seeds[number] for number in surplus)", "noise_seeds"),),
-        "noise",
-        "",
-    ),
-    "a few signatures will do, and noise seeds are revealed": (
-        ("signatures over the survivors",),
-        "noise",
-        "two for u3",
-    ),
-    "any second request gets the reply": (("a second, different unmasking request",), "one answer", ""),
+    "it takes its charge back for the asking": ("left out", "left out", FEW_SIGNATURES),
+    "one signature may be shown many times": ("backed", "two for u3", "the signers are not an ascending list"),
+    "neighbours' keys need no signature": ("secrets", "in the middle", NOT_SIGNED_BY_IT),
+    "changed keys of neighbours are taken": ("forged", "another u1", NOT_SIGNED_BY_IT),
+    "dealings need no signature": ("nested", "some never deal", "the dealing of {dealt.dealer} is not signed"),
+    "a phase can be asked again, and signs twice": ("one answer", "asked twice", OVER),
+    "a phase can be asked again, and reveals both kinds": ("one kind", "asked twice", OVER),
+    "a phase can be asked again, and reveals more noise seeds": ("noise", "asked twice", OVER),
+    "all noise seeds are revealed": ("noise", "", ALL_SEEDS),
+    "a few signatures will do, and noise seeds are revealed": ("noise", "two for u3", FEW_SIGNATURES),
+    "any second request gets the reply": ("one answer", "", "a second, different unmasking request"),
     # So it was, until a signer below zero, or beyond eight bytes, turned out to be an OverflowError.
-    "requests are compared by digest": (
-        (("if message != self._request:", "if request_digest(message) != self.request_digest:"),),
-        "crash",
-        "",
-    ),
+    "requests are compared by digest": ("crash", "", BY_DIGEST),
 }
 
 
 @pytest.mark.parametrize("name", NAIVE_PARTICIPANTS)
 def test_the_machine_finds_what_naive_participants_fall_for(name: str) -> None:
-    pieces, claim, begins = NAIVE_PARTICIPANTS[name]
+    claim, begins, *pieces = NAIVE_PARTICIPANTS[name]
 
     class Machine(LyingCoordinator):
         client, watch, scheme, seen = naive(CLIENT, *pieces), frozenset({claim}), begins, Counter()

@@ -92,7 +92,6 @@ def test_two_lying_holders_can_not_have_an_honest_dealer_named(server: Side) -> 
 
 
 def ended(replies: int, *spoilt: int, server: Side = SERVER) -> tuple[Any, Completed | None]:
-    """The last phase, after this many replies, and the sum if it opened."""
     script = Script(deadline={UNMASK: replies})
     attempt = Attempt(CONFIG, script, server=server, tamper={(SHARE, BAD): rubbish_for(spoilt)} if spoilt else {})
     completed = None
@@ -203,9 +202,6 @@ def test_what_is_little_work_is_not_divided() -> None:
     for who, reply in attempt.up_to(UNMASK).items():
         attempt.coordinator.receive(who, reply)
     attempt.coordinator.close(Parallel(lambda *_: pytest.fail("divided"), 4))
-
-
-# ---------------------------------------------------------------- on a ring
 
 
 RING = make_config(10, min_survivors=7, rings=safe_rings(10, 7))

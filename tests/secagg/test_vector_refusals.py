@@ -9,7 +9,6 @@ import pytest
 
 from secagg.messages import Advertisement, SealedShares, UnmaskingReply
 from tests.reference.participant import Participant
-from tests.reference.rounds import hear
 from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant
@@ -62,13 +61,13 @@ def test_what_a_participant_refuses(case: Case, side: Any) -> None:
     refusing, phases = case["refused"]["phase"], agreed.numbers.phases
     before = phases if "then" in case else phases[: phases.index(refusing)]
     for phase in before:
-        hear(fresh, phase, told[phase], person["input"])
+        fresh.hear(phase, told[phase], person["input"])
     with pytest.raises(Refused) as caught:
-        hear(fresh, refusing, case["then"] if "then" in case else told[refusing], person["input"])
+        fresh.hear(refusing, case["then"] if "then" in case else told[refusing], person["input"])
     assert caught.value.stated() == case["refused"]
     if "then" not in case:
         with pytest.raises(Refused):  # the attempt is over for it, whatever comes next
-            hear(fresh, refusing, told_in(base, who)[refusing], person["input"])
+            fresh.hear(refusing, told_in(base, who)[refusing], person["input"])
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,9 @@ def test_what_does_not_end_the_attempt(case: Case) -> None:
     assert told != told_in(base, who)
     side = FastParticipant(setting_from(base["setting"]), person["identity_private"], source(person["randomness"]))
     for phase in phases_of(base):
-        answer = hear(side, phase, told[phase], person["input"])
+        answer = side.hear(phase, told[phase], person["input"])
         assert answer == (reply if phase == "Unmasking" else base["to_coordinator"][phase][who])
-    assert hear(side, "Unmasking", told["Unmasking"], []) == answer  # the same question, the same answer
+    assert side.hear("Unmasking", told["Unmasking"], []) == answer  # the same question, the same answer
 
 
 def coordinator_at(base: Case, phase: str) -> FastCoordinator:

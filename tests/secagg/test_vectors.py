@@ -10,7 +10,7 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,13 +25,13 @@ from secagg.parameters import RoundParameters
 from secagg.sharing import Sharing
 from secagg.signatures import verify_signature
 from tests.reference import write_vectors
-from tests.reference.rounds import hear
 from tests.reference.setting import Refused
 from tests.reference.sharing import Stream
 from tests.reference.vectors_mod_2b import add_vectors
 from tests.secagg.fast_sides import FastCoordinator, FastParticipant, config_of, read_advertisement, read_request
 from tests.secagg.vectors_read import ERRORS, ROOT, ROUNDS, VECTORS, Case, numbers_in, setting_from, source, vectors
 from tests.support.attempts_in_memory import mask_words
+from tests.test_imports import imports
 
 
 def words(values: list[int], bits: int) -> Any:
@@ -39,16 +39,12 @@ def words(values: list[int], bits: int) -> Any:
 
 
 def refuses(case: Case, call: Callable[..., object], *arguments: Any) -> None:
-    """With the error that the vector states."""
     with pytest.raises(ERRORS[case["refused"]["error"]]):
         call(*arguments)
 
 
 def symbols(values: list[Any]) -> Any:
     return np.array(values, dtype=np.uint16)
-
-
-# ---------------------------------------------------------------- the files themselves
 
 
 @pytest.mark.parametrize("name", write_vectors.FILES)
@@ -62,40 +58,29 @@ def test_there_are_no_other_vectors_and_they_are_small() -> None:
     assert sum(files.values()) < 1_800_000
 
 
-ALLOWED_PRIMITIVES = {
-    "kyber_py.ml_kem": {"ML_KEM_768"},
-    "cryptography.exceptions": {"InvalidSignature"},
-    "cryptography.hazmat.primitives.ciphers": {"Cipher", "algorithms", "modes"},
-    "cryptography.hazmat.primitives.asymmetric.ed25519": {"Ed25519PrivateKey", "Ed25519PublicKey"},
+PRIMITIVES = {
+    "kyber_py.ml_kem.ML_KEM_768",
+    "cryptography.exceptions.InvalidSignature",
+    *(f"cryptography.hazmat.primitives.ciphers.{name}" for name in ("Cipher", "algorithms", "modes")),
+    *(f"cryptography.hazmat.primitives.asymmetric.ed25519.Ed25519{name}Key" for name in ("Private", "Public")),
 }
+NEVER_NAMED = {"__import__", "import_module", "exec", "eval", "CTR", "GCM"}
 
 
-def foreign_imports(source_text: str) -> Iterator[str]:
+def foreign_imports(source_text: str) -> set[str]:
     """Imports of anything but the standard library, the reference itself and single blocks and signatures."""
-    for node in ast.walk(ast.parse(source_text)):
-        if isinstance(node, ast.Import):
-            named = [(alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            named = [("." * node.level + (node.module or ""), alias.name) for alias in node.names]
-        elif isinstance(node, ast.Name | ast.Attribute):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            if name in {"__import__", "import_module", "exec", "eval", "CTR", "GCM"}:
-                yield name
-            continue
-        else:
-            continue
-        for module, name in named:
-            root = module.partition(".")[0]
-            ours = module == "tests.reference" or module.startswith("tests.reference.")
-            standard = root in sys.stdlib_module_names and root != "importlib"
-            if not ours and not standard and name not in ALLOWED_PRIMITIVES.get(module, ()):
-                yield f"{module} {name}".strip()
+    found = {one.module for one in imports("tests/reference/one.py", source_text, names=True)} - PRIMITIVES
+    standard = sys.stdlib_module_names - {"importlib"}
+    foreign = {one for one in found if not one.startswith("tests.reference.") and one.split(".")[0] not in standard}
+    named = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(ast.parse(source_text))}
+    return foreign | named & NEVER_NAMED
 
 
 def test_the_reference_imports_nothing_of_ours() -> None:
     files = sorted((ROOT / "tests" / "reference").rglob("*.py"))
     assert len(files) > 8
-    assert not [(path.name, found) for path in files for found in foreign_imports(path.read_text(encoding="utf-8"))]
+    for path in files:
+        assert not foreign_imports(path.read_text(encoding="utf-8")), path.name
 
 
 @pytest.mark.parametrize(
@@ -114,7 +99,7 @@ def test_the_reference_imports_nothing_of_ours() -> None:
     ],
 )
 def test_a_planted_import_is_found(line: str) -> None:
-    assert list(foreign_imports(line))
+    assert foreign_imports(line)
 
 
 def test_the_page_names_every_label() -> None:
@@ -199,25 +184,19 @@ def test_derived_keys() -> None:
 
 
 def test_statements_and_signatures() -> None:
-    statements = {
-        "session": lambda c: keys.session_statement(c["study"], c["identity"], c["client_nonce"], c["server_nonce"]),
-        "advertisement": lambda c: keys.advertisement_statement(
-            c["round_context"], c["identity"], c["mask_key"], c["channel_key"]
-        ),
-        "dealing": lambda c: keys.dealing_statement(
-            c["cohort_context"], c["identity"], c["root"], c["seed_commitment"]
-        ),
-        "upload": lambda c: keys.upload_statement(
-            c["cohort_context"], c["identity"], c["sha256"], keys.set_digest("u2", c["cohort_context"], c["u2"])
-        ),
-        "survivors": lambda c: keys.consistency_statement(
-            c["cohort_context"], *(keys.set_digest(name, c["cohort_context"], c[name]) for name in ("u2", "u3"))
-        ),
+    statements: dict[str, tuple[Callable[..., bytes], str]] = {
+        "session": (keys.session_statement, "study identity client_nonce server_nonce"),
+        "advertisement": (keys.advertisement_statement, "round_context identity mask_key channel_key"),
+        "dealing": (keys.dealing_statement, "cohort_context identity root seed_commitment"),
+        "upload": (keys.upload_statement, "cohort_context identity sha256 u2"),
+        "survivors": (keys.consistency_statement, "cohort_context u2 u3"),
     }
     cases = vectors("keys.json")["signed"]
     assert {case["kind"] for case in cases} == statements.keys()
     for case in cases:
-        assert statements[case["kind"]](case) == case["statement"]
+        sets = {one: keys.set_digest(one, case["cohort_context"], case[one]) for one in ("u2", "u3") if one in case}
+        statement, names = statements[case["kind"]]
+        assert statement(*((case | sets)[one] for one in names.split())) == case["statement"]
         identity = keys.IdentityKey(Ed25519PrivateKey.from_private_bytes(case["identity_private"]))
         assert identity.sign(case["statement"]) == case["signature"]
         assert verify_signature(identity.public, case["signature"], case["statement"])
@@ -312,9 +291,6 @@ def test_sealed_shares() -> None:
         assert channel(case).open(case["ciphertext"]) is None, case["name"]
 
 
-# ---------------------------------------------------------------- the graph
-
-
 def test_rings() -> None:
     for case in vectors("graph.json")["rings"]:
         u1 = tuple(case["u1"])
@@ -332,9 +308,6 @@ def test_degree_and_threshold() -> None:
     for case in vectors("graph.json")["sharing"]:
         parameters = RoundParameters(**numbers_in(case))
         assert parameters.sharing(case["u1"]) == Sharing(case["degree"], case["threshold"])
-
-
-# ---------------------------------------------------------------- whole rounds
 
 
 def round_cases() -> list[Any]:
@@ -361,7 +334,7 @@ def test_rounds(case: Case) -> None:
         said = case["to_coordinator"][phase]
         for who, message in heard.items():
             if who in said and who not in case["crooked"]:
-                assert hear(sides[who], phase, message, people[who]["input"]) == said[who], (phase, who)
+                assert sides[who].hear(phase, message, people[who]["input"]) == said[who], (phase, who)
         for who, message in said.items():
             coordinator.receive(who, message)
         for refused in case["refused"]:

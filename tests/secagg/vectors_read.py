@@ -45,7 +45,6 @@ def vectors(name: str) -> Case:
 
 
 def numbers_in(case: Case) -> Case:
-    """Those that it states."""
     stated = {name: case[name] for name in Numbers.__dataclass_fields__ if name in case}
     return stated | ({"released": tuple(case["released"])} if "released" in case else {})
 

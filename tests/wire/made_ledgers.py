@@ -14,36 +14,17 @@ ROWS = 5
 
 
 def entry(round_: int, attempt: int = 1, **changes: Any) -> LedgerEntry:
-    """A coordinator's row."""
     values: dict[str, Any] = {
-        "at": 1_700_000_000.25 + round_,
-        "study": "seven",
-        "study_sha256": STUDY,
-        "plan": "cc" * 32,
-        "round": round_,
-        "attempt": attempt,
-        "kind": CHARGE,
-        "participants": (0, 1, 3, 4, 6),
-        "identity": None,
-        "data": "",
-        "adjacency": "zero-out",
-        "mechanism": "ddgauss",
-        "colluders": 2,
-        "honest": 3,
-        "sampling": "none",
-        "rate": 1.0,
-        "order": 7.25,
-        "cost": 0.1 * round_,
-        "curve": ((2.0, 0.03), (4.0, 0.1 / 3)),
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "draws": 5 * 1024,
+        **{"at": 1_700_000_000.25 + round_, "study": "seven", "study_sha256": STUDY, "plan": "cc" * 32},
+        **{"round": round_, "attempt": attempt, "kind": CHARGE, "participants": (0, 1, 3, 4, 6), "identity": None},
+        **{"data": "", "adjacency": "zero-out", "mechanism": "ddgauss", "colluders": 2, "honest": 3},
+        **{"sampling": "none", "rate": 1.0, "epsilon": 8.0, "delta": 1e-5, "draws": 5 * 1024},
+        **{"order": 7.25, "cost": 0.1 * round_, "curve": ((2.0, 0.03), (4.0, 0.1 / 3))},
     }
     return LedgerEntry(**values | changes)
 
 
 def own_row(round_: int, who: str = "11" * 32, attempt: int = 1, **changes: Any) -> LedgerEntry:
-    """A participant's row."""
     return entry(round_, attempt, **{"participants": None, "identity": who, "data": who, **changes})
 
 

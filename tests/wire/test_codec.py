@@ -13,7 +13,16 @@ import pytest
 from google.protobuf.message import Message
 
 from secagg.context import RoundConfig
-from secagg.messages import PHASES, CohortKeys, MaskedInput, UnmaskingReply
+from secagg.messages import (
+    PHASES,
+    Advertisement,
+    CohortKeys,
+    DealtShare,
+    MaskedInput,
+    NeighbourShares,
+    UnmaskingReply,
+    UnmaskingRequest,
+)
 from tests.support.attempts_in_memory import Attempt, Script, make_config
 from tests.support.comparable import freeze
 from tests.support.message_codecs import ATTEMPT, CODECS, ROUND
@@ -21,6 +30,7 @@ from tests.support.recorded_attempts import Recorded
 from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.codec import MalformedMessage
+from wire.transport import varint
 
 CONFIG = make_config(8, min_survivors=6, quorum=7)
 RING = make_config(8, min_survivors=6, quorum=7, attempt=3, rings=((8, 6, 4),))
@@ -82,9 +92,6 @@ def test_digests_of_participants_that_are_no_neighbours() -> None:
     assert codec.read_cohort_keys(codec.write_cohort_keys(1, 1, message)) == message
 
 
-# ---------------------------------------------------------------- lengths
-
-
 def byte_fields(message: Message) -> Iterator[Callable[[bytes], None]]:
     """For every bytes field of a message, however deep, a function that sets it."""
     for descriptor, value in message.ListFields():
@@ -127,9 +134,6 @@ def test_missing_parts() -> None:
             KINDS[name].read(KINDS[name].type())
 
 
-# ---------------------------------------------------------------- one share of a peer
-
-
 def test_an_entry_of_the_reply_holds_one_kind_of_share() -> None:
     entry = pb.PeerShare.DESCRIPTOR
     assert [one.name for one in entry.oneofs] == ["kind"]
@@ -161,9 +165,6 @@ def test_a_revealed_share_is_passed_on_as_it_is() -> None:
     (share,) = codec.read_unmasking_reply(pb.UnmaskingReply(shares=[pb.PeerShare(mask_key=revealed)])).shares
     assert share is not None
     assert (share.share, share.salt) == (bytes(range(32)), b"s" * 16)
-
-
-# ---------------------------------------------------------------- whole attempts through the wire
 
 
 @pytest.mark.parametrize("config", [CONFIG, RING], ids=["complete", "ring"])
@@ -220,3 +221,85 @@ def test_no_message_of_a_participant_has_room_for_a_figure() -> None:
 
     look(pb.ParticipantMessage.DESCRIPTOR)
     assert found == SAID_BY_PARTICIPANTS
+
+
+# ---------------------------------------------------------------- messages put together from parts
+
+
+def advertisement(who: int) -> Advertisement:
+    return Advertisement(bytes([who % 256]) * 32, bytes([who % 251]) * 32, bytes([who % 241]) * 64)
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**14 - 1, 2**14, 2**31, 2**63])
+def test_varints(number: int) -> None:
+    # What protobuf writes behind the tag of field 1; it leaves zeros out.
+    assert varint(number) == (pb.RoundEnd(round=number).SerializeToString()[1:] or b"\0")
+
+
+@pytest.mark.parametrize("members", [1, 3, 300])
+def test_cohort_keys(members: int) -> None:
+    """Receivers that see other members in full, and members whose numbers take more than one byte."""
+    writer = codec.CohortKeysWriter(7, 2)
+    for receiver in range(0, members, 37):
+        keys = CohortKeys(
+            tuple(
+                (who, advertisement(who) if abs(who - receiver) <= 40 else advertisement(who).digest())
+                for who in range(members)
+            )
+        )
+        whole = pb.CoordinatorMessage(cohort_keys=codec.write_cohort_keys(7, 2, keys))
+        written = writer.write(keys)
+        assert written == whole.SerializeToString()
+        assert codec.read_cohort_keys(pb.CoordinatorMessage.FromString(written).cohort_keys) == keys
+
+
+def test_the_same_keys_are_held_once() -> None:
+    writer = codec.CohortKeysWriter(1, 1)
+    members = [(who, advertisement(who)) for who in range(50)]
+    assert writer.write(CohortKeys(tuple(members))) is writer.write(CohortKeys(tuple(members)))
+
+
+def test_no_participant_is_taken_for_another() -> None:
+    """The same participant in full and as a digest, and then in full again."""
+    writer = codec.CohortKeysWriter(1, 1)
+    full = CohortKeys(((5, advertisement(5)),))
+    short = CohortKeys(((5, advertisement(5).digest()),))
+    for keys in (full, short, full):
+        assert codec.read_cohort_keys(pb.CoordinatorMessage.FromString(writer.write(keys)).cohort_keys) == keys
+
+
+def dealt(who: int, receiver: int, **more: bytes) -> DealtShare:
+    path = bytes([receiver]) * 32 * (7 + receiver % 2)
+    share = DealtShare(who, bytes([receiver]) * 112, bytes([who]) * 32, path, bytes(32), bytes([who]) * 64)
+    return share._replace(**more)
+
+
+def test_neighbour_shares() -> None:
+    """Receivers at leaves of both heights, seeds from some dealers; and dealers that say something else, or nothing."""
+    writer = codec.NeighbourSharesWriter(3, 1)
+    for receiver in range(4):
+        shares = [dealt(who, receiver) for who in range(200)]
+        shares += [dealt(who, receiver, wrapped=bytes(80), pair=bytes(32)) for who in range(100)]
+        shares += [dealt(7, receiver, signature=bytes(64)), dealt(8, receiver, path=b"", ciphertext=b"")]
+        message = NeighbourShares((*shares, DealtShare(0, b"x", b"", b"y", b"", b"")), bytes(range(25)))
+        whole = pb.CoordinatorMessage(neighbour_shares=codec.write_neighbour_shares(3, 1, message))
+        assert writer.write(message) == whole.SerializeToString()
+
+
+@pytest.mark.parametrize("others", [0, 1, 40])
+def test_an_unmasking_request_with_uploads(others: int) -> None:
+    """Signatures and uploads are the receiver's own; each signature is serialised once."""
+    uploads = tuple((bytes([who + 1]) * 32, bytes([who]) * 64) for who in range(others))
+    writer = codec.UnmaskingRequestWriter(3, 1)
+    for signers in (range(60), range(30, 90), range(3, 4)):
+        signatures = tuple((who, bytes([who]) * 64) for who in signers)
+        whole = codec.write_unmasking_request(3, 1, UnmaskingRequest(signatures, uploads))
+        written = writer.write(UnmaskingRequest(signatures, uploads))
+        assert written == pb.CoordinatorMessage(unmasking_request=whole).SerializeToString()
+        assert codec.read_unmasking_request(whole) == UnmaskingRequest(signatures, uploads)
+
+
+def test_messages_of_one_field() -> None:
+    end = pb.RoundEnd(round=3, reason="left out")
+    whole = pb.CoordinatorMessage(round_end=end).SerializeToString()
+    assert codec.message(round_end=end) == codec.enveloped("round_end", end.SerializeToString()) == whole

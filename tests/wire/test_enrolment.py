@@ -58,9 +58,6 @@ CARD = Card("clinics", PUBLIC, CA, MALLORY.public, "coordinator.example:8443")
 ANSWER = Answer(bytes(32), True, "", "laptop", CARD.tls_ca, 3, 11)
 
 
-# ---------------------------------------------------------------- codes
-
-
 def test_a_code_survives_being_typed() -> None:
     text = CODE.to_text()
     assert len(text) == len("SORD2") + 16 * 6
@@ -141,9 +138,6 @@ def test_fingerprints() -> None:
     assert len(fingerprint(PUBLIC)) == 16
     assert fingerprint(PUBLIC) == CODE.fingerprint != fingerprint(bytes(32))
     assert show_fingerprint(bytes(range(16))) == "0001 0203 0405 0607 0809 0a0b 0c0d 0e0f"
-
-
-# ---------------------------------------------------------------- requests
 
 
 def test_a_request_is_read_back() -> None:
@@ -261,9 +255,6 @@ def test_a_request_is_made_with_what_it_names() -> None:
         make_request(REQUEST, ALICE, None)
 
 
-# ---------------------------------------------------------------- cards, answers, packages
-
-
 def test_a_card_is_believed_by_its_fingerprint() -> None:
     data = sign_card(CARD, AUTHORITY)
     assert verify_card(data, CODE.fingerprint) == CARD
@@ -319,10 +310,11 @@ def test_an_answer_is_read_back() -> None:
         ({"accepted": False, "host": "", "certificate": "", "reason": "no", "place": 0}, "isn't signed"),
         ({"place": 12}, "isn't signed"),
         ({"place": 0}, "an answer has a place if it accepts"),
-        ({"place": -1}, "a place if it accepts"),
+        ({"place": -1}, "whole number from 0"),
         ({"place": 11.0}, "whole number"),
         ({"roster_version": 3.0}, "whole number"),
-        ({"roster_version": -1}, "no roster"),
+        ({"roster_version": -1}, "whole number from 0"),
+        ({"roster_version": 2**32}, "no roster"),
         ({"accepted": 1}, "type"),
     ],
     ids=str,

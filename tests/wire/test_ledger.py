@@ -53,9 +53,6 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file() and one.suffix != ".lock"}
 
 
-# ---------------------------------------------------------------- what is written
-
-
 def test_rows_are_read_as_they_were_written(path: Path) -> None:
     rows: list[Row] = []
     about, head, totals = read_ledger(path, rows.append)
@@ -156,9 +153,6 @@ def test_sql_itself_refuses_to_change_rows(path: Path) -> None:
             connection.execute(sql)
 
 
-# ---------------------------------------------------------------- tampering
-
-
 def tamper(path: Path, *statements: tuple[str, tuple[Any, ...]] | str) -> None:
     """As an attacker with the file would."""
     connection = sqlite3.connect(path)
@@ -224,81 +218,67 @@ def head_file_with(**values: Any) -> Callable[[Path], object]:
 
 BODY, HASHED = "UPDATE rows SET body = ? WHERE number = ?", "UPDATE rows SET body = ?, hash = ? WHERE number = 3"
 INSERT = "INSERT INTO rows SELECT {}, previous, hash, body FROM rows WHERE number = {}"
+DELETE = "DELETE FROM rows WHERE number = {}"
+
+
+def sql(*statements: str | tuple[str, Callable[[Path], tuple[Any, ...]]]) -> Callable[[Path], object]:
+    """These statements; parameters are made from what there is."""
+    return lambda path: tamper(path, *(one if isinstance(one, str) else (one[0], one[1](path)) for one in statements))
+
+
+def anew(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], object]:
+    return lambda path: write_anew(path, change(bodies(path)))
+
+
+def another_beginning(path: Path) -> tuple[bytes]:
+    return (About(COORDINATOR, "seven", OTHER, "0" * 32).to_bytes(),)
+
+
+NO_HEAD = "ledger.sqlite.head: isn't the head of a ledger"
 # Change, the row that is named, and the sentence.
 TAMPERINGS: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
-    "cost": (lambda path: tamper(path, (BODY, (cheaper(path), 3))), 3, "row 3 was changed"),
+    "cost": (sql((BODY, lambda path: (cheaper(path), 3))), 3, "row 3 was changed"),
     "cost and its hash": (
-        lambda path: tamper(path, (HASHED, (cheaper(path), row_hash(stored(path)[2][1], 3, cheaper(path))))),
+        sql((HASHED, lambda path: (cheaper(path), row_hash(stored(path)[2][1], 3, cheaper(path))))),
         *(4, "row 4 doesn't follow row 3"),
     ),
     "cost and all hashes": (
         lambda path: write_anew(path, [*bodies(path)[:2], cheaper(path), *bodies(path)[3:]]),
         *(None, "ends with another row 5 than ledger.sqlite.head says"),
     ),
-    "removed": (
-        lambda path: tamper(path, "DELETE FROM rows WHERE number = 3"),
-        *(3, "row 3 is missing: the next one has number 4"),
-    ),
-    "removed and renumbered": (
-        lambda path: tamper(path, "DELETE FROM rows WHERE number = 3", *renumbered((4, 3), (5, 4))),
-        *(3, "row 3 was changed"),
-    ),
+    "removed": (sql(DELETE.format(3)), 3, "row 3 is missing: the next one has number 4"),
+    "removed and renumbered": (sql(DELETE.format(3), *renumbered((4, 3), (5, 4))), 3, "row 3 was changed"),
     "removed and all hashes": (
-        lambda path: write_anew(path, bodies(path)[:2] + bodies(path)[3:]),
+        anew(lambda rows: rows[:2] + rows[3:]),
         *(5, "row 5 is missing: ledger.sqlite.head says that there were 5"),
     ),
-    "first removed": (lambda path: tamper(path, "DELETE FROM rows WHERE number = 1"), 1, "row 1 is missing"),
-    "last removed": (
-        lambda path: tamper(path, "DELETE FROM rows WHERE number = 5"),
-        *(5, "row 5 is missing: its table head says that there were 5"),
-    ),
+    "first removed": (sql(DELETE.format(1)), 1, "row 1 is missing"),
+    "last removed": (sql(DELETE.format(5)), 5, "row 5 is missing: its table head says that there were 5"),
     "cut short": (
-        lambda path: write_anew(path, bodies(path)[:3]),
+        anew(lambda rows: rows[:3]),
         *(4, "row 4 is missing and those behind it: ledger.sqlite.head says that there were 5"),
     ),
-    "emptied": (lambda path: write_anew(path, []), 1, "row 1 is missing and those behind it"),
+    "emptied": (anew(lambda _: []), 1, "row 1 is missing and those behind it"),
     "bodies swapped": (
         lambda path: tamper(path, (BODY, (bodies(path)[2], 2)), (BODY, (bodies(path)[1], 3))),
         *(2, "row 2 was changed"),
     ),
-    "rows swapped": (lambda path: tamper(path, *renumbered((2, 99), (3, 2), (99, 3))), 2, "row 2 was changed"),
-    "inserted": (
-        lambda path: tamper(path, *renumbered((5, 6), (4, 5), (3, 4)), INSERT.format(3, 2)),
-        *(3, "row 3 was changed"),
-    ),
-    "inserted in front": (
-        lambda path: tamper(path, INSERT.format(0, 1)),
-        *(1, "row 1 is missing: the next one has number 0"),
-    ),
+    "rows swapped": (sql(*renumbered((2, 99), (3, 2), (99, 3))), 2, "row 2 was changed"),
+    "inserted": (sql(*renumbered((5, 6), (4, 5), (3, 4)), INSERT.format(3, 2)), 3, "row 3 was changed"),
+    "inserted in front": (sql(INSERT.format(0, 1)), 1, "row 1 is missing: the next one has number 0"),
     "appended": (  # as the writer itself would, except for the file beside it
-        lambda path: write_anew(path, [*bodies(path), entry(6).to_bytes()]),
+        anew(lambda rows: [*rows, entry(6).to_bytes()]),
         *(6, "row 6 was added: ledger.sqlite.head ends with row 5"),
     ),
     "older copy": (older_copy, 6, "row 6 is missing: ledger.sqlite.head says that there were 6"),
-    "head table": (
-        lambda path: tamper(path, "UPDATE head SET rows = 4"),
-        *(5, "row 5 was added: its table head ends with row 4"),
-    ),
-    "beginning": (
-        lambda path: tamper(
-            path, ("UPDATE about SET body = ?", (About(COORDINATOR, "seven", OTHER, "0" * 32).to_bytes(),))
-        ),
-        *(1, "row 1 doesn't follow the beginning"),
-    ),
-    "beginning removed": (lambda path: tamper(path, "DELETE FROM about"), None, "its beginning is missing"),
-    "beginning of another type": (  # a naive reader would allocate this number of bytes
-        lambda path: tamper(path, "UPDATE about SET body = 1 << 40"),
-        *(None, "its beginning was changed"),
-    ),
+    "head table": (sql("UPDATE head SET rows = 4"), 5, "row 5 was added: its table head ends with row 4"),
+    "beginning": (sql(("UPDATE about SET body = ?", another_beginning)), 1, "row 1 doesn't follow the beginning"),
+    "beginning removed": (sql("DELETE FROM about"), None, "its beginning is missing"),
+    # A naive reader would allocate this number of bytes.
+    "beginning of another type": (sql("UPDATE about SET body = 1 << 40"), None, "its beginning was changed"),
     "head file removed": (lambda path: head_file(path).unlink(), None, "ledger.sqlite.head: is missing"),
-    "head file garbage": (
-        lambda path: head_file(path).write_bytes(b"{}"),
-        *(None, "ledger.sqlite.head: isn't the head of a ledger"),
-    ),
-    "head file without end": (
-        head_file_with(rows=float("inf")),
-        *(None, "ledger.sqlite.head: isn't the head of a ledger"),
-    ),
+    "head file garbage": (lambda path: head_file(path).write_bytes(b"{}"), None, NO_HEAD),
+    "head file without end": (head_file_with(rows=float("inf")), None, NO_HEAD),
     "head file of another": (head_file_with(ledger="0" * 32), None, "belongs to another ledger"),
 }
 
@@ -377,9 +357,6 @@ def test_any_changed_byte_of_a_row_is_found(three_rows: Path, row: int, place: i
     assert read_ledger(three_rows)[1].rows == 3
 
 
-# ---------------------------------------------------------------- files that can't be used
-
-
 def foreign(path: Path) -> None:
     path.unlink()
     with sqlite3.connect(path) as connection:
@@ -455,9 +432,6 @@ def test_opened_twice(path: Path) -> None:
     open_(path).close()
 
 
-# ---------------------------------------------------------------- crashes
-
-
 @pytest.mark.parametrize(("call", "rows"), [(1, ROWS), (2, ROWS + 1)])
 def test_a_crash_within_an_append(path: Path, monkeypatch: pytest.MonkeyPatch, call: int, rows: int) -> None:
     """Before the row is written, or after it and before the file beside it says so: the ledger opens again."""
@@ -519,9 +493,6 @@ def test_a_disk_that_takes_no_more(path: Path) -> None:
     ledger.close()
     fill(path, range(ROWS + 1, ROWS + 2))
     assert read_ledger(path)[1].rows == ROWS + 1
-
-
-# ---------------------------------------------------------------- what rows may say
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ ENTRIES = (RosterEntry(identity("ann").public, "h"),)
 
 @cache
 def version(number: int, valid_s: float = 3600.0) -> Package:
-    """A roster with its lottery."""
     draws = Draws.draw(STUDY, number, 2, lambda n: bytes([number]) * n)
     roster = AUTHORITY.roster(number, entries=ENTRIES, lottery=draws.lottery)
     return read_package(AUTHORITY.package(roster, lottery=write_draws(draws), valid_s=valid_s))

@@ -29,7 +29,6 @@ ENTRIES = tuple(RosterEntry(bytes([n]) * 32, f"host-{n}") for n in range(1, 6))
 
 
 def versions(count: int, first: Roster | None = None, entries: tuple[RosterEntry, ...] = ENTRIES) -> list[Roster]:
-    """So many versions after each other."""
     made = [first or Roster(STUDY, 1, entries, terms=TERMS)]
     while len(made) < count:
         made.append(Roster(STUDY, made[-1].version + 1, entries, terms=TERMS, previous=made[-1].digest()))
@@ -68,9 +67,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "doesn't follow": lambda body: body["versions"].pop(1),
     "doesn't follow ": lambda body: body["versions"].reverse(),
     "doesn't follow  ": lambda body: body["versions"][0].update(terms="02" * 32),
-    "KeyError": lambda body: body["versions"][0].pop("previous"),
-    "ValueError": lambda body: body["versions"][0].update(previous="xy"),
-    "TypeError": lambda body: body.update(versions=5),
+    "previous is missing": lambda body: body["versions"][0].pop("previous"),
+    "previous isn't hexadecimal": lambda body: body["versions"][0].update(previous="xy"),
+    "versions is of another type": lambda body: body.update(versions=5),
 }
 
 

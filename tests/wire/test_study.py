@@ -28,14 +28,8 @@ from wire.study import (
 
 LAYERS = [400, 100, 12]
 WANTED: dict[str, Any] = {
-    "clients": 60,
-    "dim": 512,
-    "bits": 18,
-    "epsilon": 20.0,
-    "delta": 1e-6,
-    "rounds": 10,
-    "max_dropout": 0.2,
-    "adversarial": 0.05,
+    **{"clients": 60, "dim": 512, "bits": 18, "epsilon": 20.0, "delta": 1e-6, "rounds": 10},
+    **{"max_dropout": 0.2, "adversarial": 0.05},
 }
 
 

@@ -103,7 +103,6 @@ def second_with(change: Callable[[Transcript], Transcript]) -> list[bytes]:
 
 
 def a_row_between(found: Transcript) -> Transcript:
-    """The row of another chain."""
     row = Ledger(1).charge(entry_of(whole(), 2, 1, found.u3))
     return replace(found, charge=replace(found.charge, previous=row.previous, hash=row.hash))
 

@@ -17,6 +17,7 @@ from mechanisms.plan import InfeasiblePlan
 from runtime.durable import StorageError
 from runtime.failure import Failure
 from runtime.key_files import write_key_file
+from secagg.messages import UnmaskingRequest
 from server.opening import open_study
 from server.study_file import ConfigurationError, load
 from sordino.reporting.transcript_text import lines
@@ -58,10 +59,8 @@ def kept(folder: Path, published: Path | None = None) -> Transcripts:
 def note(transcripts: Transcripts, ledger: Ledger, round_: int, attempt: int = 1) -> Finished:
     finished = play(whole(), round_, attempt)
     row = ledger.charge(entry_of(whole(), round_, attempt, finished.unmasking.u3))
-    request = codec.write_unmasking_request(
-        round_, attempt, codec.UnmaskingRequest(finished.signatures)
-    ).SerializeToString()
-    transcripts.note(finished.unmasking, request, row, whole().roster_file)
+    request = codec.write_unmasking_request(round_, attempt, UnmaskingRequest(finished.signatures))
+    transcripts.note(finished.unmasking, request.SerializeToString(), row, whole().roster_file)
     return finished
 
 

@@ -48,19 +48,14 @@ def test_cutting_a_vector(length: int) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        b"",
-        b"\x0a",
-        b"\x0a\x01",
-        b"\x0a\x00",
-        b"\x12\x01x",
-        b"\x08\x01x",
-        b"\x0a\x02x",
-        b"\x0a\x01xy",
-        b"\x0a\x01x\x0a\x01y",
-        b"\x0a\xff\xff\xff",
-        b"\x0a\xff\xff\xff\xff\x0fx",
-        b"\x0a\x80\x80\x80\x01x",
-        b"\x0a\x80",
+        *(b"", b"\x0a", b"\x0a\x01", b"\x0a\x00", b"\x12\x01x", b"\x08\x01x", b"\x0a\x02x", b"\x0a\x01xy"),
+        *(
+            b"\x0a\x01x\x0a\x01y",
+            b"\x0a\xff\xff\xff",
+            b"\x0a\xff\xff\xff\xff\x0fx",
+            b"\x0a\x80\x80\x80\x01x",
+            b"\x0a\x80",
+        ),
     ],
 )
 def test_malformed(wrong: bytes) -> None:

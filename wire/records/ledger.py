@@ -80,7 +80,6 @@ class Row:
 
     @property
     def head(self) -> Head:
-        """The chain that ends with this row."""
         return Head(self.number, self.hash)
 
 
@@ -98,7 +97,6 @@ class About:
     mark: str = ""  # 32 random hexadecimal digits that distinguish ledgers of the same study
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON."""
         return json.dumps({"format": FORMAT, **vars(self)}, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -121,7 +119,6 @@ class About:
             raise InvalidRow(f"it is no row of a {self.side}")
 
     def beginning(self) -> Head:
-        """The head of a ledger without rows."""
         return Head(0, digest("sordino/v1/ledger", self.to_bytes()))
 
 
@@ -131,7 +128,6 @@ def row_hash(previous: bytes, row: int, body: bytes) -> bytes:
 
 
 def head_file(path: Path) -> Path:
-    """The small file beside a ledger."""
     return path.with_name(path.name + ".head")
 
 
@@ -323,7 +319,6 @@ def _checked(connection: sqlite3.Connection, path: Path, head: Head) -> Iterator
 
 
 def _compare(path: Path, about: About, head: Head, beside: _HeadFile | None) -> None:
-    """Compare the chain with the file beside it."""
     place = head_file(path)
     if beside is None:
         raise ChangedLedger(place, "is missing: it belongs to the ledger and is copied with it")
@@ -334,7 +329,6 @@ def _compare(path: Path, about: About, head: Head, beside: _HeadFile | None) -> 
 
 
 def _same_head(path: Path, found: Head, stated: Head, where: str) -> None:
-    """Raises `ChangedLedger` unless both are equal."""
     if found == stated:
         return
     if found.rows < stated.rows:
@@ -344,9 +338,6 @@ def _same_head(path: Path, found: Head, stated: Head, where: str) -> None:
         added = stated.rows + 1
         raise ChangedLedger(path, f"row {added} was added: {where} ends with row {stated.rows}", added)
     raise ChangedLedger(path, f"it ends with another row {found.rows} than {where} says: rows were written anew")
-
-
-# ---------------------------------------------------------------- writing
 
 
 class Ledger:

@@ -41,7 +41,6 @@ class Spent:
         return self.curve if self.last is None else _add(self.curve, self.last.curve, self.charges == 1)
 
     def settle(self) -> None:
-        """Make the latest charge final."""
         if self.last is not None:
             self.curve = self.at_every_order()
             self.cost, self.draws, self.last = self.renyi, self.all_draws, None

@@ -15,12 +15,12 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -30,12 +30,26 @@ from secagg.keys import HYBRID_KEY_BYTES
 from secagg.lottery import Ticket
 from secagg.messages import Advertisement
 from secagg.parameters import COMPLETE, HARARY, RoundParameters
+from wire import json_fields
+from wire.json_fields import (
+    FILE,
+    HEX_32,
+    BadField,
+    Kind,
+    hexadecimal,
+    instance,
+    listed,
+    of_type,
+    optional,
+    plain,
+    whole,
+)
 from wire.records.ledger import Row
 
 FORMAT: Final = "sordino-transcript-1"
 LARGEST_TRANSCRIPT: Final = 512 << 20
 LONGEST_REASON: Final = 500
-_KEY, _SIGNATURE, _DIGEST = 32, 64, 32
+_KEY, _SIGNATURE = 32, 64
 
 
 class Check(StrEnum):
@@ -55,9 +69,6 @@ class Check(StrEnum):
     CHARGE = "charge"
     DIGESTS = "digests"
     CHAIN = "chain"
-
-
-T = TypeVar("T")
 
 
 class InvalidTranscript(ValueError):
@@ -130,40 +141,10 @@ class Transcript:
         return encode("sordino/v1/transcript", _text(self._fields()))
 
     def _fields(self) -> dict[str, Any]:
-        charge = self.charge
-        return {
-            "format": FORMAT,
-            "card": self.card.decode(),
-            "roster": self.roster.decode(),
-            "study": self.study.decode(),
-            "round": self.round,
-            "attempt": self.attempt,
-            "model_sha256": self.model_sha256.hex(),
-            "ticket": self.ticket
-            and {"seed": self.ticket.seed.hex(), "path": [node.hex() for node in self.ticket.path]},
-            "newest": self.newest.decode(),
-            "parameters": dict(self.parameters),
-            "u1": list(self.u1),
-            "advertisements": [_base64(one.mask_key + one.channel_key + one.signature) for one in self.advertisements],
-            "u2": list(self.u2),
-            "u3": list(self.u3),
-            "numbers": list(self.numbers),
-            "signers": [signer for signer, _ in self.signatures],
-            "signatures": [_base64(signature) for _, signature in self.signatures],
-            **{
-                name: [{"identity": one.identity.hex(), "reason": one.reason} for one in named]
-                for name, named in (("excluded", self.excluded), ("caught", self.caught))
-            },
-            "charge": {
-                "number": charge.number,
-                "previous": charge.previous.hex(),
-                "hash": charge.hash.hex(),
-                "row": charge.row.decode(),
-            },
-            "sum_sha256": self.sum_sha256 and self.sum_sha256.hex(),
-            "next_model_sha256": self.next_model_sha256.hex(),
-            "previous": self.previous and self.previous.hex(),
-        }
+        signers, signatures = ([pair[at] for pair in self.signatures] for at in (0, 1))
+        fields = json_fields.write_fields(_FIELDS, vars(self) | {"signers": signers, "signatures": signatures})
+        del fields["signature"]
+        return {"format": FORMAT, **fields}
 
 
 def stated_parameters(parameters: RoundParameters, u1: int) -> dict[str, Any]:
@@ -275,13 +256,6 @@ def _text(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-# ---------------------------------------------------------------- reading
-
-
 def read_transcript(data: bytes) -> Transcript:
     """The contents of a file, of which only the form is checked.
 
@@ -301,121 +275,69 @@ def read_transcript(data: bytes) -> Transcript:
         transcript = _read(fields)
         again = transcript.data
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        named = isinstance(error, _BadField)
+        named = isinstance(error, BadField)
         raise InvalidTranscript(Check.FORM, str(error) if named else "a field is missing or of another type") from error
     if again != data:
         raise InvalidTranscript(Check.FORM, "its bytes aren't canonical: a field too many, or another notation")
     return transcript
 
 
-class _BadField(ValueError):
-    pass
-
-
 def _read(fields: dict[str, Any]) -> Transcript:
-    u1 = _positions(fields, "u1")
-    transcript = Transcript(
-        card=fields["card"].encode(),
-        roster=fields["roster"].encode(),
-        study=fields["study"].encode(),
-        round=_count(fields, "round", 1),
-        attempt=_count(fields, "attempt", 1),
-        model_sha256=_hex(fields, "model_sha256"),
-        ticket=None if fields["ticket"] is None else _ticket(fields["ticket"]),
-        newest=fields["newest"].encode(),
-        parameters=_named(fields, "parameters", dict),
-        u1=u1,
-        advertisements=_list(fields, "advertisements", _advertisement),
-        u2=_positions(fields, "u2"),
-        u3=_positions(fields, "u3"),
-        numbers=_list(fields, "numbers", _whole),
-        signatures=tuple(zip(_list(fields, "signers", _whole), _list(fields, "signatures", _signature), strict=True)),
-        excluded=_list(fields, "excluded", _excluded),
-        caught=_list(fields, "caught", _excluded),
-        charge=_charge(fields["charge"]),
-        sum_sha256=None if fields["sum_sha256"] is None else _hex(fields, "sum_sha256"),
-        next_model_sha256=_hex(fields, "next_model_sha256"),
-        previous=None if fields["previous"] is None else _hex(fields, "previous"),
-        signature=_hex(fields, "signature", _SIGNATURE),
-    )
-    if len(transcript.advertisements) != len(u1) or len(transcript.numbers) != len(transcript.u3):
-        raise _BadField("there must be one advertisement for each member of u1 and one number for each of u3")
+    values = json_fields.read_fields(_FIELDS, fields)
+    values["signatures"] = tuple(zip(values.pop("signers"), values["signatures"], strict=True))
+    transcript = Transcript(**values)
+    if len(transcript.advertisements) != len(transcript.u1) or len(transcript.numbers) != len(transcript.u3):
+        raise BadField("there must be one advertisement for each member of u1 and one number for each of u3")
     return transcript
 
 
-def _named(fields: Mapping[str, Any], name: str, kind: type[T]) -> T:
-    value = fields[name]
-    if type(value) is not kind:
-        raise _BadField(f"{name} has another type")
-    return value
+# ---------------------------------------------------------------- fields
 
 
-def _count(fields: Mapping[str, Any], name: str, least: int) -> int:
-    value = _named(fields, name, int)
-    if not least <= value < 1 << 53:
-        raise _BadField(f"{name} must be a whole number from {least}")
-    return value
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
-def _hex(fields: Mapping[str, Any], name: str, length: int = _DIGEST) -> bytes:
-    value = bytes.fromhex(_named(fields, name, str))
-    if len(value) != length:
-        raise _BadField(f"{name} must have {length} bytes")
-    return value
+def _from_base64(value: Any, length: int) -> bytes:
+    try:
+        return json_fields.sized(base64.b64decode(of_type(value, str), validate=True), length)
+    except binascii.Error as error:
+        raise BadField("isn't base64") from error
 
 
-def _list(fields: Mapping[str, Any], name: str, one: Callable[[Any], T]) -> tuple[T, ...]:
-    return tuple(one(value) for value in _named(fields, name, list))
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 53:
-        raise _BadField("participants are whole numbers from 0")
-    return value
-
-
-def _positions(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    members = _list(fields, name, _whole)
+def _positions(value: Any) -> tuple[int, ...]:
+    members: tuple[int, ...] = _NUMBERS.read(value)
     if any(a >= b for a, b in pairwise(members)):
-        raise _BadField(f"{name} must be strictly ascending")
+        raise BadField("must be strictly ascending")
     return members
 
 
-def _bytes(value: str, length: int) -> bytes:
-    try:
-        data = base64.b64decode(value, validate=True)
-    except binascii.Error as error:
-        raise _BadField("a key or signature isn't base64") from error
-    if len(data) != length:
-        raise _BadField(f"a list has a value without {length} bytes")
-    return data
-
-
-def _signature(value: Any) -> bytes:
-    return _bytes(value, _SIGNATURE)
-
-
 def _advertisement(value: Any) -> Advertisement:
-    key = next((size for size in (_KEY, HYBRID_KEY_BYTES) if len(value) == _base64_length(2 * size + _SIGNATURE)), _KEY)
-    data = _bytes(value, 2 * key + _SIGNATURE)
+    encoded = {4 * -(-(2 * size + _SIGNATURE) // 3): size for size in (_KEY, HYBRID_KEY_BYTES)}
+    key = encoded.get(len(of_type(value, str)), _KEY)
+    data = _from_base64(value, 2 * key + _SIGNATURE)
     return Advertisement(data[:key], data[key : 2 * key], data[2 * key :])
 
 
-def _base64_length(size: int) -> int:
-    return 4 * -(-size // 3)
+def _reason(value: Any) -> str:
+    if of_type(value, str) != _printable(value):  # terminals show it
+        raise BadField(f"isn't at most {LONGEST_REASON} printable characters")
+    return str(value)
 
 
-def _ticket(value: Mapping[str, Any]) -> Ticket:
-    return Ticket(_hex(value, "seed"), tuple(bytes.fromhex(node) for node in _named(value, "path", list)))
-
-
-def _excluded(value: Mapping[str, Any]) -> Excluded:
-    reason = _named(value, "reason", str)
-    if reason != _printable(reason):  # terminals show it
-        raise _BadField(f"a reason isn't at most {LONGEST_REASON} printable characters")
-    return Excluded(_hex(value, "identity", _KEY), reason)
-
-
-def _charge(value: Mapping[str, Any]) -> Charge:
-    row = _named(value, "row", str).encode()
-    return Charge(_count(value, "number", 1), _hex(value, "previous"), _hex(value, "hash"), row)
+_NUMBERS: Final = listed(whole())
+_FIELDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(("card", "roster", "study", "newest"), FILE),
+    **dict.fromkeys(("round", "attempt"), whole(1)),
+    **dict.fromkeys(("model_sha256", "next_model_sha256"), HEX_32),
+    **dict.fromkeys(("sum_sha256", "previous"), optional(HEX_32)),
+    "ticket": optional(instance(Ticket, seed=HEX_32, path=listed(hexadecimal()))),
+    "parameters": plain(dict),
+    **dict.fromkeys(("u1", "u2", "u3"), _NUMBERS._replace(read=_positions)),
+    **dict.fromkeys(("numbers", "signers"), _NUMBERS),
+    "advertisements": listed(Kind(lambda one: _base64(one.mask_key + one.channel_key + one.signature), _advertisement)),
+    "signatures": listed(Kind(_base64, lambda value: _from_base64(value, _SIGNATURE))),
+    **dict.fromkeys(("excluded", "caught"), listed(instance(Excluded, identity=HEX_32, reason=Kind(str, _reason)))),
+    "charge": instance(Charge, number=whole(1), previous=HEX_32, hash=HEX_32, row=FILE),
+    "signature": hexadecimal(_SIGNATURE),
+}

@@ -55,7 +55,6 @@ class VerifiedTranscript:
 
     @property
     def sha256(self) -> bytes:
-        """Of the file, 32 bytes."""
         return self.contents.sha256
 
 
@@ -87,7 +86,6 @@ def verify_transcript(data: bytes, authority: bytes | None) -> VerifiedTranscrip
 
 @contextmanager
 def _failing(check: Check, *errors: type[Exception], prefix: str = "") -> Iterator[None]:
-    """Turn these errors into an `InvalidTranscript` of a check."""
     try:
         yield
     except errors as error:

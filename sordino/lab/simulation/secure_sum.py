@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from secagg.context import RoundConfig
 from secagg.in_memory import InMemoryAttempt, fresh_roster
-from secagg.masking import word_dtype
+from secagg.masking import MAX_BITS, word_dtype
 from secagg.messages import MASKED_INPUT
-from secagg.parameters import FEWEST_COLLUDERS, LARGEST_BITS, RoundParameters, complete_graph_threshold
+from secagg.parameters import FEWEST_COLLUDERS, RoundParameters, complete_graph_threshold
 from secagg.server_unmasking import Completed, Unmasking
 
 _NAME: Final = "simulation"
@@ -97,8 +97,8 @@ def secure_sum(vectors: Sequence[ArrayLike], *, drop: Collection[int] = ()) -> N
         raise ValueError(f"drop names at most {count - least} of the places 0 to {count - 1}")
     largest = max(max(int(vector.max()), -int(vector.min())) for vector in given)
     bits = (count * largest).bit_length() + 1
-    if bits > LARGEST_BITS:
-        raise ValueError(f"the sum needs {bits} bits, and {LARGEST_BITS} is the most: use smaller values")
+    if bits > MAX_BITS:
+        raise ValueError(f"the sum needs {bits} bits, and {MAX_BITS} is the most: use smaller values")
     parameters = RoundParameters(
         cohort=count, colluders=FEWEST_COLLUDERS, min_survivors=least, quorum=least, bits=bits, dim=given[0].size
     )
