@@ -57,21 +57,17 @@ def binomial_weights(variance: Fraction, step: int) -> list[int]:
     return weights
 
 
-class Binomial(LatticeNoise):
-    """A sampler of Bin(m, 1/2) - m / 2, variance m / 4. Within `SAMPLER_DISTANCE`; exact up to `EXACT_TRIALS`."""
-
-    weights = staticmethod(binomial_weights)
-
-
 @lru_cache(maxsize=4)
-def binomial(trials: int) -> Binomial:
-    """The sampler of one share of ``trials`` (even, 2 to 2^34), built once per process (at most a second).
+def binomial(trials: int) -> LatticeNoise:
+    """The sampler of Bin(m, 1/2) - m / 2, m = ``trials`` (even, 2 to 2^34), built once per process (at most a second).
+
+    Within `SAMPLER_DISTANCE`; exact up to `EXACT_TRIALS`.
 
     Raises ValueError: ``trials`` odd or out of range.
     """
     if not 2 <= trials <= LARGEST_TRIALS or trials % 2:
         raise ValueError(f"a share needs an even number of trials, 2 to {LARGEST_TRIALS}")
-    return Binomial(Fraction(trials, 4))
+    return LatticeNoise(Fraction(trials, 4), binomial_weights)
 
 
 def smallest_variance(dim: int, delta: float, linf_bound: float) -> float:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms.discrete_gaussian import SAMPLER_DISTANCE
+from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.plan import Plan, make_plan
 from mechanisms.privacy_curves import (
     ddgauss_rdp,

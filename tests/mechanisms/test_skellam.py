@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mechanisms.discrete_gaussian import DiscreteGaussian
+from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.lattice_noise import FRACTION_BITS, LARGEST_VARIANCE, SAMPLER_DISTANCE, convolution_levels
-from mechanisms.skellam import Skellam, skellam_weights
+from mechanisms.skellam import skellam, skellam_weights
 from tests.mechanisms.conftest import keyed
 from tests.mechanisms.lattice_laws import (
     FALSE_ALARM,
@@ -100,7 +100,7 @@ def test_a_cut_that_is_absolute_comes_too_early() -> None:
 
 def test_a_discrete_gaussian_fails_the_statistics() -> None:
     """Same variance, other law: at v = 4 the kurtosis differs by 1/4."""
-    sample = sample_of(DiscreteGaussian(Fraction(4)), 1 << 20, keyed("no Skellam"))
+    sample = sample_of(discrete_gaussian(Fraction(4)), 1 << 20, keyed("no Skellam"))
     assert chi_square(sample, pmf(4.0)) < FALSE_ALARM
 
 
@@ -108,7 +108,7 @@ def test_a_poisson_difference_passes_them() -> None:
     """The statistics know the law from numpy's Poisson sampler, too."""
     rng = np.random.default_rng(7)
     sample = rng.poisson(2.0, 1 << 20) - rng.poisson(2.0, 1 << 20)
-    ours = sample_of(Skellam(Fraction(4)), 1 << 20, keyed("beside Poisson"))
+    ours = sample_of(skellam(Fraction(4)), 1 << 20, keyed("beside Poisson"))
     for one in (sample, ours):
         assert chi_square(one, pmf(4.0)) > FALSE_ALARM
         assert max(map(abs, z_scores(one, pmf(4.0)))) < LARGEST_Z
