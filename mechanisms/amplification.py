@@ -33,14 +33,9 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Curve = Callable[[Floats], Floats]
-"""Orders (n,) -> Renyi costs (n,) of one unsampled round, each >= 0; infinite where nothing is known."""
+from mechanisms.privacy_curves import HAIR, Curve, Floats
 
-# Relative allowance for a few dozen operations of 2^-53 each.
-_HAIR: Final = 1e-12
 # Allowance for the exponent of one term, relative to the sum of its parts' magnitudes.
 _ULPS: Final = 2.0**-50
 # exp of this, times any rate, is still a double.
@@ -66,7 +61,7 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all(alpha > 1):
         raise ValueError("Renyi orders must exceed 1")
-    _check_rate(q)
+    check_rate(q)
     flat = alpha.reshape(-1)
     unsampled = _values(curve, flat)
     if q == 0:
@@ -76,7 +71,7 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     small = np.log1p(q * np.expm1(np.minimum(exponent, _LARGE_EXPONENT)))
     # 1 + q e^x for 1 - q + q e^x: at most e^-600 too much.
     log_mean = np.where(exponent <= _LARGE_EXPONENT, small, np.logaddexp(0.0, math.log(q) + exponent))
-    return np.minimum(unsampled, log_mean * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
+    return np.minimum(unsampled, log_mean * (1 + HAIR) / (flat - 1)).reshape(alpha.shape)
 
 
 def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
@@ -142,7 +137,7 @@ def _binomial_bound(
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all((alpha >= 2) & (alpha == np.floor(alpha)) & (alpha < 2**31)):
         raise ValueError("this bound holds for integer Renyi orders >= 2 only")
-    _check_rate(q)
+    check_rate(q)
     if alpha.size == 0:
         return np.zeros(alpha.shape)
     flat = alpha.reshape(-1).astype(np.int64)
@@ -176,7 +171,7 @@ def _binomial_bound(
         with np.errstate(over="ignore", divide="ignore"):
             log_sum = shift + np.log(np.exp(exponents - shift[:, None]).sum(axis=1))
         bound[start : start + rows] = np.logaddexp(0.0, log_sum)
-    return np.minimum(unsampled, bound * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
+    return np.minimum(unsampled, bound * (1 + HAIR) / (flat - 1)).reshape(alpha.shape)
 
 
 def _log_expm1(x: float) -> float:
@@ -193,6 +188,6 @@ def _values(curve: Curve, orders: Floats) -> Floats:
     return values
 
 
-def _check_rate(q: float) -> None:
+def check_rate(q: float) -> None:
     if not 0 <= q <= 1:
         raise ValueError(f"the sampling rate q must lie in 0 to 1, not {q!r}")

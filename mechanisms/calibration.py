@@ -18,7 +18,7 @@ from typing import Final
 
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.privacy_curves import SMALLEST_STDDEV, Floats
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.refusals import InfeasiblePlan, nearest
 from mechanisms.round_cost import (
     Noise,
     best_order,
@@ -193,7 +193,13 @@ def calibrate(stated: Statement) -> Calibration:
     try:
         return _solve(stated)
     except InfeasiblePlan as problem:
-        raise InfeasiblePlan(problem.reason, *_suggest(stated, isinstance(problem, _TooManyBits))) from None
+        upward = range(stated.bits + 1, LARGEST_BITS + 1)
+        others = range(stated.bits - 1, 0, -1) if isinstance(problem, _TooManyBits) else upward
+
+        def works(bits: int, epsilon: float) -> bool:
+            return _works(replace(stated, bits=bits, epsilon=epsilon))
+
+        raise InfeasiblePlan(problem.reason, *nearest(stated.bits, others, stated.epsilon, works)) from None
 
 
 def _reaches(stated: Statement, noise: Noise, orders: Floats | float, target: float) -> bool:
@@ -222,18 +228,3 @@ def _works(stated: Statement) -> bool:
     except InfeasiblePlan:
         return False
     return True
-
-
-def _suggest(stated: Statement, fewer_bits: bool) -> tuple[str, dict[str, float | None]]:
-    """The nearest setting that works: in words, and as a change."""
-    upward = range(stated.bits + 1, LARGEST_BITS + 1)
-    others = range(stated.bits - 1, 0, -1) if fewer_bits else upward
-    for bits in others:
-        if _works(replace(stated, bits=bits)):
-            return f"{bits} bits work", {"bits": bits}
-    for step in range(1, 25):
-        epsilon = float(f"{stated.epsilon * 1.25**step:.3g}")
-        for bits in (stated.bits, *others[:8]):
-            if _works(replace(stated, bits=bits, epsilon=epsilon)):
-                return f"epsilon {epsilon:g} with {bits} bits works", {"epsilon": epsilon, "bits": bits}
-    return "use more clients, fewer rounds or a larger epsilon", {"rounds": None}

@@ -10,7 +10,7 @@ from mechanisms.baselines import binomial, binomial_plan, randomised_response
 from mechanisms.encoder import Encoder
 from mechanisms.mechanism import DESCRIPTIONS, Mechanism
 from mechanisms.plan import Plan, make_plan
-from mechanisms.round_cost import Curve
+from mechanisms.privacy_curves import Curve
 from mechanisms.statement import VECTOR_MECHANISMS
 
 

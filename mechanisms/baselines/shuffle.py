@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from mechanisms.baselines.composition import bisected
-
-_HAIR: Final = 1e-12
+from mechanisms.privacy_curves import HAIR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,7 @@ def largest_local_epsilon(honest: int, delta: float) -> float:
     """
     if honest < 1 or not 0 < delta < 1:
         raise ValueError("honest >= 1 and 0 < delta < 1 must hold")
-    return math.log(honest / (16 * math.log(2 / delta))) - _HAIR
+    return math.log(honest / (16 * math.log(2 / delta))) - HAIR
 
 
 def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBound:
@@ -79,7 +78,7 @@ def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBou
         return _local(local_epsilon, honest, f"{condition}; eps0 {local_epsilon:g} stays")
     grown = math.exp(local_epsilon)
     clones = 8 * math.sqrt(grown * math.log(4 / delta) / honest) + 8 * grown / honest
-    epsilon = math.log1p(math.tanh(local_epsilon / 2) * clones) * (1 + _HAIR)
+    epsilon = math.log1p(math.tanh(local_epsilon / 2) * clones) * (1 + HAIR)
     if epsilon >= local_epsilon:
         return _local(local_epsilon, honest, f"the theorem gives {epsilon:.6g}, no better than eps0")
     return ShuffleBound(
