@@ -34,19 +34,14 @@ def secure_sum(encoder: Any, updates: Iterable[Any], random_bytes: RandomBytes) 
     return total & np.uint64(2**encoder.plan.bits - 1)
 
 
+def each(name: str, *values: Any) -> list[dict[str, Any]]:
+    """One argument with each of these values."""
+    return [{name: value} for value in values]
+
+
 DEMO: dict[str, Any] = {
-    "clients": 100,
-    "dim": 500,
-    "bits": 16,
-    "clip": 1.0,
-    "epsilon": 8.0,
-    "delta": 1e-5,
-    "rounds": 15,
-    "colluders": 5,
-    "min_survivors": 70,
-    "quorum": 75,
-    "max_dropout": 0.3,
-    "adversarial": 0.05,
+    **{"clients": 100, "dim": 500, "bits": 16, "clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "rounds": 15},
+    **{"colluders": 5, "min_survivors": 70, "quorum": 75, "max_dropout": 0.3, "adversarial": 0.05},
 }
 
 
