@@ -1,8 +1,9 @@
 """A coordinator that sends any message to any participant, over real gRPC with mutual TLS, to the deployed client; two
 participants collude with it.
 
-    @in_attempt("What it does.", "What must happen.", naive("a check"))  # RoundStart; all have advertised
+    @in_attempt("What must happen.", naive("a check"))    # RoundStart; all have advertised
     async def name_of_the_script(attempt: Attempt) -> Seen:
+        '''What it does.'''
         cohort = await attempt.show()                     # CohortKeys; all deal
         await attempt.tell_u2(cohort)                     # NeighbourShares; all upload
         signed = await attempt.ask_to_sign(cohort, sets)  # SurvivorSets
@@ -353,13 +354,19 @@ async def cheating(
 
 
 def coordinator_script(
-    does: str, must: str, *check: Naive, outcome: str = "refused", name: str = ""
+    must: str, *check: Naive, outcome: str = "refused", name: str = "", does: str = ""
 ) -> Callable[[Run], Run]:
-    """Register the function below as a script of a cheating coordinator; its name is by default the function's."""
+    """Register the function below as a script of a cheating coordinator.
+
+    Args:
+        name: by default the function's.
+        does: by default the function's docstring.
+    """
 
     def decorate(run: Run) -> Run:
-        of_function = getattr(run, "__name__", "").replace("_", "-")
-        return scripted(COORDINATOR, name or of_function, does, must, outcome, *check)(run)
+        script = name or run.__name__.replace("_", "-")
+        said = does or " ".join((run.__doc__ or "").split())
+        return scripted(COORDINATOR, script, said, must, outcome, *check)(run)
 
     return decorate
 
@@ -368,12 +375,12 @@ Lie = Callable[[CheatingCoordinator], Awaitable[Seen]]
 
 
 def with_coordinator(
-    does: str, must: str, *check: Naive, outcome: str = "refused", name: str = "", **setting: Any
+    must: str, *check: Naive, outcome: str = "refused", name: str = "", does: str = "", **setting: Any
 ) -> Callable[[Lie], Lie]:
     """As `coordinator_script`, for a function of `cheating(**setting)`."""
 
     def decorate(lie: Lie) -> Lie:
-        @coordinator_script(does, must, *check, outcome=outcome, name=name)
+        @coordinator_script(must, *check, outcome=outcome, name=name, does=does)
         @functools.wraps(lie)
         async def run(places: Places) -> Seen:
             async with cheating(places, **setting) as coordinator:
