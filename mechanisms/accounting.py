@@ -42,9 +42,7 @@ class RoundCharge:
 class Account:
     """The composed unamplified cost of the rounds of one study, per participant, at the plan's order.
 
-    Args:
-        plan: the study's plan.
-        events: charges already on record, for instance after a restart.
+    ``events``: charges already on record, for instance after a restart.
     """
 
     def __init__(self, plan: Plan, events: Iterable[RoundCharge] = ()) -> None:

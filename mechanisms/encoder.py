@@ -100,10 +100,8 @@ def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None
     that of the noisiest; a sketch also carries its collisions, which depend on the updates and aren't counted. It needs
     no data, so it is known before anything is spent.
 
-    Args:
-        survivors: number of updates in the sum, at least 1.
-        clips: of the round, one for each layer, data units; by default the plan's first ones.
-        silent: survivors that took no noise back.
+    ``clips``: of the round, one for each layer, data units; by default the plan's first ones. ``silent``: survivors
+    that took no noise back.
     """
     held = plan.clipping.clips if clips is None else tuple(clips)
     return (
@@ -132,11 +130,7 @@ class Encoder:
         survivors: in simulations, where they are known beforehand: parts of the noise that so many would take back
             are not added.
 
-    Attributes:
-        plan, clips: as given.
-        scales: of the layers, see `ClipRule.scales`.
-        granularity: grid step of this round, units of what is rotated.
-        rotation: the public one.
+    Attributes: ``granularity``, grid step of this round, units of what is rotated; ``scales``, of the layers.
 
     Raises ValueError: the seed has another length, or the clips don't fit the plan.
     """
@@ -226,9 +220,8 @@ class Encoder:
     def without_surplus(self, total: Words, survivors: int, revealed: Iterable[Sequence[bytes]]) -> Words:
         """A sum without the noise that its survivors have taken back: a new array.
 
-        Args:
-            total: (padded_dim,) words below 2^bits.
-            revealed: for each survivor that has answered the seeds of the parts of `Plan.released_parts`, ascending.
+        ``total``: (padded_dim,) words below 2^bits; ``revealed``: for each survivor that has answered the seeds of the
+        parts of `Plan.released_parts`, ascending.
 
         Raises ValueError: another number of seeds.
         """
@@ -264,9 +257,7 @@ class Encoder:
     def appended(self, norms: NDArray[np.float64], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """What stands behind a clipped update before it is rotated: (`Plan.appended`,) clip bits, then the evaluation.
 
-        Args:
-            norms: (layers,) before clipping, data units.
-            metrics: as `encode` takes them.
+        ``norms``: (layers,) before clipping, data units.
         """
         rule, evaluation = self.plan.clipping, self.plan.evaluation
         # The same hair below its bound as the clipped layers: however large these are, rounding errors stay inside.

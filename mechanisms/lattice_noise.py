@@ -100,7 +100,6 @@ class LatticeNoise:
         weights: of the law.
 
     Attributes:
-        variance, weights: as given.
         reach: the largest magnitude a draw can have.
         tables: one for each level; a draw is the sum of one draw from each.
 

@@ -26,10 +26,7 @@ _DEPTH: Final = 4
 
 
 class Scratch:
-    """Room for one block of draws, made once for a vector: fresh arrays would cost a tenth of the time.
-
-    ``size``: draws in the largest block.
-    """
+    """Room for blocks of up to ``size`` draws, made once for a vector: fresh arrays would cost a tenth of the time."""
 
     def __init__(self, size: int) -> None:
         self.words = np.empty(size, np.uint16)
@@ -74,13 +71,7 @@ class NoiseTable:
         self.cumulative: list[int] = list(accumulate(weights))
 
     def draw(self, noise: NDArray[np.signedinteger], source: WordSource, scratch: Scratch) -> None:
-        """Overwrite ``noise`` with independent draws.
-
-        Args:
-            noise: (m,) of the table's dtype, contiguous, with m at most the scratch's size.
-            source: uniform bytes.
-            scratch: overwritten.
-        """
+        """Independent draws into ``noise``, (m,) of the table's dtype, contiguous, m at most the scratch's size."""
         size = noise.size
         words, index, left_over = scratch.words[:size], scratch.index[:size], scratch.left_over[:size]
         source.fill(words.view(np.uint8))

@@ -57,11 +57,7 @@ def padded_dimension(dim: int) -> int:
 def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
     """Block length and padded length of a rotation; a function of its arguments alone.
 
-    Args:
-        dim: length before padding, >= 1.
-        kind: "hadamard" or "hadamard-blocks".
-
-    Returns (block_dim, padded_dim): a power of two, and how many coordinates come out.
+    Returns (block_dim, padded_dim): a power of two, and how many coordinates come out of ``dim``.
 
     Raises ValueError: ``dim`` < 1 or an unknown kind.
     """
@@ -143,12 +139,8 @@ def _one_pass(source: NDArray[np.float64], bits: int, inner: int, out: NDArray[n
 class Rotation:
     """One public rotation of R^dim into R^padded_dim and back. Immutable; safe to share between threads.
 
-    Args:
-        seed: 32 public bytes.
-        dim: length of the vectors before padding.
-        kind: see `rotation_layout`.
-
-    ``dim``, ``block_dim``, ``padded_dim``: lengths of the input, of one block and of the output.
+    ``seed``: 32 public bytes. ``dim``, ``block_dim``, ``padded_dim``: lengths of the input, of one block and of the
+    output.
 
     Raises ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
     """

@@ -145,11 +145,8 @@ def conditional_round_rows(
 ) -> NDArray[np.int64]:
     """`conditional_round` of each row by itself, all under one key: rows above the limit alone are drawn again.
 
-    Args:
-        values: (n, d), contiguous, grid units.
-        squared_limit, random_bytes, most_tries: as there; the limit is that of one row.
-
-    Returns (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
+    ``values``: (n, d), contiguous, grid units; ``squared_limit`` is that of one row. Returns (n, d) int64, the same law
+    as n calls; of a single row the same values from the same random bytes.
 
     Raises RoundingFailed: as there, for any of the rows.
     """

@@ -131,11 +131,7 @@ def composed_delta(epsilon: float, delta: float, rounds: int, total_epsilon: flo
 def composed_epsilon(epsilon: float, delta: float, rounds: int, total_delta: float, composition: Composition) -> float:
     """The smallest total epsilon that the theorem gives at ``total_delta``; infinite if the deltas alone exceed it.
 
-    Args:
-        epsilon, delta: what one round guarantees.
-        rounds: T.
-        total_delta: > 0.
-        composition: which theorem.
+    ``epsilon``, ``delta``: what one of the T ``rounds`` guarantees.
 
     Raises ValueError: an argument outside its range.
     """

@@ -212,9 +212,7 @@ class ResponseEncoder:
         """The report of one round: `respond` as a one-hot vector, (k,) words. Draw once per round: a second report of
         the same round costs a second eps0.
 
-        Args:
-            category: 0 .. k - 1.
-            random_bytes: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
+        ``random_bytes``: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
 
         Raises InvalidCategory, RandomnessFailed: see `respond`.
         """
@@ -225,9 +223,7 @@ class ResponseEncoder:
     def decode_sum(self, total: Words, survivors: int) -> FrequencyEstimate:
         """(counts / n - q) / (p - q): unbiased over the reports' randomness ([KBR16]).
 
-        Args:
-            total: (k,) sum of reports, reduced mod 2^bits, unsigned integers.
-            survivors: |u3|, how many reports the sum holds.
+        ``total``: (k,) sum of reports, reduced mod 2^bits, unsigned integers; ``survivors``: |u3|, how many it holds.
 
         Raises ValueError: wrong length or dtype, survivors outside min_survivors..clients, or counts that do not add up
         to survivors: then a report was no one-hot vector.
