@@ -84,7 +84,7 @@ def test_more_honest_noise_never_costs_more(mechanism: str) -> None:
     assert all(b <= a for a, b in pairwise([plain.round_cost(honest) for honest in range(plan.h_min, 46)]))
     if mechanism in ("gaussian", "local-gaussian"):
         assert len(set(costs)) == 1
-    for honest in (plan.h_min - 1, 46):
+    for honest in (plan.h_min - 1, 46, 0, -1):
         with pytest.raises(ValueError, match="honest"):
             plan.round_curve(honest)
 
