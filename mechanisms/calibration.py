@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.privacy_curves import SMALLEST_STDDEV, Floats
@@ -39,14 +39,11 @@ _MARGIN: Final = 1e-9
 _SEARCHES: Final = 6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """The noise that was found, and for each reader the order at which all planned rounds cost least."""
+class Calibration(NamedTuple):
+    """The noise that was found, and by reader the order at which all planned rounds cost least."""
 
     noise: Noise
-    order: float
-    order_released: float
-    order_conditional: float
+    orders: dict[str, float]
 
 
 def smallest_variance(mechanism: str) -> Fraction:
@@ -158,9 +155,7 @@ def _solve(stated: Statement) -> Calibration:
     for other in (COORDINATOR, RELEASED, CONDITIONAL):
         if other not in orders:
             orders[other] = best_order(stated, found, other) if stated.amplified else order
-    return Calibration(
-        noise=found, order=orders[COORDINATOR], order_released=orders[RELEASED], order_conditional=orders[CONDITIONAL]
-    )
+    return Calibration(found, orders)
 
 
 def _bisect(reached: Callable[[int], bool], below: int, above: int, tolerance: float) -> int:

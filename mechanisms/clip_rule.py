@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types, known
 
 FIXED, GEOMETRIC, LINEAR = "fixed", "geometric", "linear"
 UPDATES: Final = (FIXED, GEOMETRIC, LINEAR)
@@ -76,8 +76,8 @@ class ClipRule:
                 f"clip {', '.join(f'{clip:g}' for clip in self.clips[:3])} is out of range",
                 f"use a positive clip from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}",
             ),
-            (self.scaling in SCALINGS, f"unknown scaling {self.scaling!r}", f"use one of {SCALINGS}"),
-            (self.update in UPDATES, f"unknown clip update {self.update!r}", f"use one of {UPDATES}"),
+            known("scaling", self.scaling, SCALINGS),
+            known("clip update", self.update, UPDATES),
             (
                 not adaptive or 0 < self.quantile < 1,
                 f"quantile {self.quantile:g} must lie strictly between 0 and 1",

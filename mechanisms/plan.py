@@ -431,11 +431,11 @@ def make_plan(
         budget_coordinator = budget_coordinator or stated.epsilon
         budget_released = budget_released or stated.epsilon
     budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}
-    for reader, order in ((COORDINATOR, found.order), (RELEASED, found.order_released)):
+    for reader in budgets:
         if reader == stated.target:
             budgets[reader] = stated.epsilon
         elif stated.target != CONDITIONAL and budgets[reader] is None:
-            planned = planned_epsilon(stated, found.noise, reader, order)
+            planned = planned_epsilon(stated, found.noise, reader, found.orders[reader])
             if not math.isfinite(planned):
                 raise InfeasiblePlan(
                     f"epsilon_{reader} would lie beyond anything that can be stated (about 70)",
@@ -448,9 +448,9 @@ def make_plan(
         **{name: others[name] for name in others if name not in of_statement},
         granularity=found.noise.granularity,
         local_variance=found.noise.local_variance,
-        order=found.order,
-        order_released=found.order_released,
-        order_conditional=found.order_conditional,
+        order=found.orders[COORDINATOR],
+        order_released=found.orders[RELEASED],
+        order_conditional=found.orders[CONDITIONAL],
         budget_coordinator=float(budgets[COORDINATOR] or 0),
         budget_released=float(budgets[RELEASED] or 0),
     )

@@ -37,6 +37,11 @@ def check_types(plan: Any, kinds: Mapping[str, type] = KINDS) -> None:
             raise TypeError(f"plan: {field.name} must be {kind.__name__}")
 
 
+def known(what: str, name: object, names: Sequence[str]) -> Rule:
+    """The rule that a name is one of those."""
+    return name in names, f"unknown {what} {name!r}", f"use one of {names}"
+
+
 def check_rules(rules: Iterable[Rule]) -> None:
     """Raise InfeasiblePlan for the first of the rules that doesn't hold."""
     for holds, reason, suggestion in rules:

@@ -25,7 +25,7 @@ from mechanisms.baselines.composition import (
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.privacy_curves import HAIR
-from mechanisms.refusals import KINDS, InfeasiblePlan, Rule, check_rules, check_types, floats_of, nearest
+from mechanisms.refusals import KINDS, InfeasiblePlan, Rule, check_rules, check_types, floats_of, known, nearest
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
@@ -72,7 +72,7 @@ class BinomialStatement:
         return [
             *rules_of(self, "noise"),
             (1 <= self.dim <= 1 << 28, f"dim {self.dim} is out of range", f"use 1 to {1 << 28}"),
-            (self.rotation in ROTATIONS, f"unknown rotation {self.rotation!r}", f"use one of {ROTATIONS}"),
+            known("rotation", self.rotation, ROTATIONS),
             (1 <= self.bits <= LARGEST_BITS, f"bits {self.bits} is out of range", f"use 1 to {LARGEST_BITS}"),
             (1e-30 <= self.clip <= 1e30, f"clip {self.clip} is out of range", "use a clip in 1e-30 to 1e30"),
             (0 < self.epsilon <= LARGEST_EPSILON, f"epsilon {self.epsilon} is out of range", "use 0.1 to 10"),

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.privacy_curves import HAIR
-from mechanisms.refusals import Rule
+from mechanisms.refusals import Rule, known
 
 Composition = Literal["basic", "advanced"]
 
@@ -54,7 +54,7 @@ def rules_of(plan: Any, hidden: str) -> list[Rule]:
             "does not hold",
             f"some honest {hidden} must always remain: raise min_survivors or state fewer colluders",
         ),
-        (plan.composition in COMPOSITIONS, f"unknown composition {plan.composition!r}", f"use one of {COMPOSITIONS}"),
+        known("composition", plan.composition, COMPOSITIONS),
         (
             plan.composition != "advanced" or plan.rounds <= MOST_ADVANCED_ROUNDS,
             f"advanced composition takes at most {MOST_ADVANCED_ROUNDS} rounds",

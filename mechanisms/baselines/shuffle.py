@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from mechanisms.baselines.composition import bisected
@@ -69,32 +70,22 @@ def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBou
     if not 0 < local_epsilon < math.inf:
         raise ValueError("local_epsilon must be positive and finite")
     limit = largest_local_epsilon(honest, delta)
+    bound = partial(ShuffleBound, local_epsilon=local_epsilon, honest=honest)
+    local = partial(bound, epsilon=local_epsilon, delta=0.0, bound="local")
     if local_epsilon > limit:
         condition = (
             f"the theorem needs eps0 <= {limit:.6g} for {honest} honest reports at delta {delta:g}"
             if limit > 0
             else f"{honest} honest reports are too few for the theorem at delta {delta:g}"
         )
-        return _local(local_epsilon, honest, f"{condition}; eps0 {local_epsilon:g} stays")
+        return local(reason=f"{condition}; eps0 {local_epsilon:g} stays")
     grown = math.exp(local_epsilon)
     clones = 8 * math.sqrt(grown * math.log(4 / delta) / honest) + 8 * grown / honest
     epsilon = math.log1p(math.tanh(local_epsilon / 2) * clones) * (1 + HAIR)
     if epsilon >= local_epsilon:
-        return _local(local_epsilon, honest, f"the theorem gives {epsilon:.6g}, no better than eps0")
-    return ShuffleBound(
-        epsilon=epsilon,
-        delta=delta,
-        local_epsilon=local_epsilon,
-        honest=honest,
-        bound="amplified",
-        reason=f"[FMT21] Theorem 3.1, closed form, {honest} honest reports",
-    )
-
-
-def _local(local_epsilon: float, honest: int, reason: str) -> ShuffleBound:
-    return ShuffleBound(
-        epsilon=local_epsilon, delta=0.0, local_epsilon=local_epsilon, honest=honest, bound="local", reason=reason
-    )
+        return local(reason=f"the theorem gives {epsilon:.6g}, no better than eps0")
+    reason = f"[FMT21] Theorem 3.1, closed form, {honest} honest reports"
+    return bound(epsilon=epsilon, delta=delta, bound="amplified", reason=reason)
 
 
 def local_epsilon_for(epsilon: float, honest: int, delta: float) -> float:
