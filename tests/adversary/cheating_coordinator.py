@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -283,42 +283,35 @@ class CheatingCoordinator:
     def broken_promises(self) -> list[str]:
         """Return what the coordinator opened or received and should not have."""
         secrets = [one for attempt in self.attempts for one in attempt.lost()]
-        return [*secrets, *self._two_answers(), *(self._uncharged() if self.journal.exists() else ())]
+        return [*secrets, *self._two_answers(), *(dict.fromkeys(self._uncharged()) if self.journal.exists() else ())]
 
-    def _two_answers(self) -> list[str]:
-        broken = []
+    def _two_answers(self) -> Iterator[str]:
         for who, client in self.clients.items():
             answers: dict[Any, set[bytes]] = defaultdict(set)
             for number, kind, content in client.said:
                 if kind not in ("refusal", "nothing"):
                     answers[number, kind].add(content if kind == "upload" else content.SerializeToString())
-            broken += [
-                f"participant {who} gave two different answers: {kind}"
-                for (_, kind), given in answers.items()
-                if len(given) > 1
-            ]
-        return broken
+            for (_, kind), given in answers.items():
+                if len(given) > 1:
+                    yield f"participant {who} gave two different answers: {kind}"
 
-    def _uncharged(self) -> list[str]:
+    def _uncharged(self) -> Iterator[str]:
         ledger = rows_of(ledger_of(self.journal))
         rows = [(self.roster.positions[bytes.fromhex(row.identity or "")], row) for row in ledger]
         charged = {(who, row.round, row.attempt) for who, row in rows if row.kind == CHARGE}
         exact = {(who, row.round, row.attempt) for who, row in rows if row.kind == EXACT}
-        broken = [
-            f"participant {who} takes back the charge for a sum that holds its input"
-            for who, row in rows
-            if row.kind == EXCLUDED
-            for attempt in self.attempts
-            if attempt.number == (row.round, row.attempt)
-            and any(who in members for cohort in attempt.cohorts for members in cohort.openable(self.honest))
-        ]
+        for who, row in rows:
+            cohorts = [
+                cohort for one in self.attempts if one.number == (row.round, row.attempt) for cohort in one.cohorts
+            ]
+            if row.kind == EXCLUDED and any(who in sum_ for one in cohorts for sum_ in one.openable(self.honest)):
+                yield f"participant {who} takes back the charge for a sum that holds its input"
         for who, client in self.clients.items():
             for number, kind, _ in client.said:
                 if kind in ("masked_input", "upload", "unmasking") and (who, *number) not in charged:
-                    broken.append(f"participant {who} sent its input and was not charged")
+                    yield f"participant {who} sent its input and was not charged"
                 if kind == "unmasking" and (who, *number) not in exact:
-                    broken.append(f"participant {who} opened a sum that its ledger doesn't hold")
-        return list(dict.fromkeys(broken))
+                    yield f"participant {who} opened a sum that its ledger doesn't hold"
 
 
 @contextlib.asynccontextmanager
