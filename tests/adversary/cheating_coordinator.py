@@ -346,20 +346,12 @@ async def cheating(
 # ---------------------------------------------------------------- scripts
 
 
-def coordinator_script(
-    must: str, *check: Naive, outcome: str = "refused", name: str = "", does: str = ""
-) -> Callable[[Run], Run]:
-    """Register the function below as a script of a cheating coordinator.
-
-    Args:
-        name: by default the function's.
-        does: by default the function's docstring.
-    """
+def coordinator_script(must: str, *check: Naive, outcome: str = "refused", script: str = "") -> Callable[[Run], Run]:
+    """Register the function below as a script of a cheating coordinator, by default with its name and docstring."""
 
     def decorate(run: Run) -> Run:
-        script = name or run.__name__.replace("_", "-")
-        said = does or " ".join((run.__doc__ or "").split())
-        return scripted(COORDINATOR, script, said, must, outcome, *check)(run)
+        said = script or f"{run.__name__.replace('_', '-')}: {' '.join(str(run.__doc__).split())}"
+        return scripted(COORDINATOR, said, must, outcome, *check)(run)
 
     return decorate
 
@@ -368,12 +360,12 @@ Lie = Callable[[CheatingCoordinator], Awaitable[Seen]]
 
 
 def with_coordinator(
-    must: str, *check: Naive, outcome: str = "refused", name: str = "", does: str = "", **setting: Any
+    must: str, *check: Naive, outcome: str = "refused", script: str = "", **setting: Any
 ) -> Callable[[Lie], Lie]:
     """As `coordinator_script`, for a function of `cheating(**setting)`."""
 
     def decorate(lie: Lie) -> Lie:
-        @coordinator_script(must, *check, outcome=outcome, name=name, does=does)
+        @coordinator_script(must, *check, outcome=outcome, script=script)
         @functools.wraps(lie)
         async def run(places: Places) -> Seen:
             async with cheating(places, **setting) as coordinator:

@@ -294,10 +294,10 @@ async def tell_left_out(attempt: Attempt, cohort: Notes, sets: Sets, signatures:
     return attempt.verdict([VICTIM])
 
 
-def charge_taken_back(name: str, does: str, missing: str, u3: frozenset[int], signers: Signers) -> None:
+def charge_taken_back(script: str, missing: str, u3: frozenset[int], signers: Signers) -> None:
     """Register a script that proves, with these signatures over this u3, that the victim was left out of a sum."""
 
-    @in_attempt("It refuses, and stays charged.", naive(missing, shows=TAKEN_BACK), name=name, does=does)
+    @in_attempt("It refuses, and stays charged.", naive(missing, shows=TAKEN_BACK), script=script)
     async def taken_back(attempt: Attempt) -> Seen:
         cohort = await attempt.masked()
         signed = await attempt.all_sign(cohort, BOTH)
@@ -310,29 +310,29 @@ def forged(cohort: Notes, sets: Sets, _: dict[int, bytes]) -> list[tuple[int, by
 
 
 charge_taken_back(
-    "a-charge-taken-back-by-colluders",
-    "Opens a sum with a participant's input and claims to it, signed by the colluders alone, that it was left out.",
+    "a-charge-taken-back-by-colluders: Opens a sum with a participant's input and claims to it, signed by the "
+    "colluders alone, that it was left out.",
     FEWER_SIGNED,
     ALL - {VICTIM},
     forged,
 )
 charge_taken_back(
-    "a-charge-taken-back-with-its-own-sum",
-    "Shows a participant the signatures of the sum that holds its input, as if it did not.",
+    "a-charge-taken-back-with-its-own-sum: Shows a participant the signatures of the sum that holds its input, as if "
+    "it did not.",
     "u3 was said to be without this participant",
     ALL,
     lambda cohort, sets, signed: sorted(signed.items()),
 )
 charge_taken_back(
-    "a-charge-taken-back-with-other-signatures",
-    "Shows a participant the signatures of the sum that holds its input under a list without it.",
+    "a-charge-taken-back-with-other-signatures: Shows a participant the signatures of the sum that holds its input "
+    "under a list without it.",
     COVERS,
     ALL - {VICTIM},
     lambda cohort, sets, signed: sorted(pair for pair in signed.items() if pair[0] != VICTIM),
 )
 charge_taken_back(
-    "a-charge-taken-back-by-one-signer",
-    "Shows a participant one colluder's signature six times, over a list without the participant.",
+    "a-charge-taken-back-by-one-signer: Shows a participant one colluder's signature six times, over a list without "
+    "the participant.",
     ASCENDING_SIGNERS,
     ALL - {VICTIM},
     lambda cohort, sets, signed: forged(cohort, sets, signed)[:1] * 6,

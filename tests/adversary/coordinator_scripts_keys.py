@@ -35,11 +35,11 @@ async def shown(attempt: Attempt, **cohort: Any) -> Seen:
 
 
 def cohort_shown(
-    name: str, does: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive, study: str = "nine"
+    script: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive, study: str = "nine"
 ) -> None:
     """Register a script that shows the victim a cohort made with these arguments of `Attempt.cohort`."""
 
-    @in_attempt(must, *check, name=name, study=study, does=does)
+    @in_attempt(must, *check, script=script, study=study)
     async def show(attempt: Attempt) -> Seen:
         return await shown(attempt, **cohort(attempt))
 
@@ -55,8 +55,8 @@ def by_colluder(keys: Callable[[dict[int, Advertisement]], tuple[bytes, bytes]],
 
 
 cohort_shown(
-    "keys-of-its-own",
-    "Shows one participant keys made by the coordinator in all other names, and opens what it seals for them.",
+    "keys-of-its-own: Shows one participant keys made by the coordinator in all other names, and opens what it seals "
+    "for them.",
     "It refuses before it deals: each advertisement is signed by an identity of the roster.",
     lambda _: {"own": {who: own_keys() for who in ALL - {VICTIM}}},
     naive(UNSIGNED, shows="both secrets of participant 0 are known"),
@@ -77,50 +77,44 @@ async def keys_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
 
 
 cohort_shown(
-    "neighbours-change-names",
-    "Shows two neighbours' advertisements under each other's name.",
+    "neighbours-change-names: Shows two neighbours' advertisements under each other's name.",
     "A participant that sees them refuses.",
     changed(lambda real: {3: real[4], 4: real[3]}),
     naive(UNSIGNED, shows="goes on"),
 )
 cohort_shown(
-    "keys-change-roles",
-    "Shows a neighbour's channel key as its mask key and its mask key as its channel key.",
+    "keys-change-roles: Shows a neighbour's channel key as its mask key and its mask key as its channel key.",
     "A participant that sees them refuses.",
     changed(lambda real: {3: replace(real[3], mask_key=real[3].channel_key, channel_key=real[3].mask_key)}),
     naive(UNSIGNED, shows="goes on"),
 )
 cohort_shown(
-    "own-key-altered",
-    "Shows a participant another mask key as its own.",
+    "own-key-altered: Shows a participant another mask key as its own.",
     "It refuses.",
     changed(lambda real: {VICTIM: replace(real[VICTIM], mask_key=own_keys()[0].public)}),
     naive(ALTERED, shows="goes on"),
 )
 cohort_shown(
-    "oneself-missing",
-    "Shows a participant a cohort without itself.",
+    "oneself-missing: Shows a participant a cohort without itself.",
     "It refuses.",
     lambda _: {"u1": ALL - {VICTIM}},
     naive(ALTERED),
 )
 cohort_shown(
-    "two-colluders-with-one-key",
-    "Lets a colluder advertise, under its own signature, the mask key of an honest neighbour.",
+    "two-colluders-with-one-key: Lets a colluder advertise, under its own signature, the mask key of an honest "
+    "neighbour.",
     "All refuse: a key occurs only once in a cohort.",
     by_colluder(lambda real: (real[3].mask_key, real[7].channel_key)),
     TWICE,
 )
 cohort_shown(
-    "one-key-in-both-roles",
-    "Lets a colluder advertise one key as mask key and as channel key.",
+    "one-key-in-both-roles: Lets a colluder advertise one key as mask key and as channel key.",
     "All refuse.",
     by_colluder(lambda real: (real[7].channel_key, real[7].channel_key)),
     TWICE,
 )
 cohort_shown(
-    "a-colluders-short-key",
-    "Lets a colluder advertise, and sign, a mask key of 31 bytes.",
+    "a-colluders-short-key: Lets a colluder advertise, and sign, a mask key of 31 bytes.",
     "All refuse before they deal.",
     by_colluder(lambda real: (bytes(31), real[7].channel_key)),
     naive("has another length", also=(Naive.lacking("wire.codec", "must have {length} bytes"),), shows="goes on"),
@@ -148,10 +142,10 @@ AGREES_ON_ZERO = Naive(
 )
 
 
-def of_low_order(name: str, does: str, must: str, role: str, never: str) -> None:
+def of_low_order(script: str, must: str, role: str, never: str) -> None:
     """Register a script of colluder 7 with each key of low order in a role, one a round."""
 
-    @with_coordinator(must, AGREES_ON_ZERO, name=name, does=does)
+    @with_coordinator(must, AGREES_ON_ZERO, script=script)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, point in enumerate(LOW_ORDER, 1):
             attempt = await coordinator.begin(round_)
@@ -169,15 +163,14 @@ def of_low_order(name: str, does: str, must: str, role: str, never: str) -> None
 
 
 of_low_order(
-    "low-order-channel-key",
-    "Lets a colluder advertise a channel key of low order: everyone could read what is sealed with it.",
+    "low-order-channel-key: Lets a colluder advertise a channel key of low order: everyone could read what is sealed "
+    "with it.",
     "All refuse before they deal.",
     "channel_key",
     "share_keys",
 )
 of_low_order(
-    "low-order-mask-key",
-    "Lets a colluder advertise a mask key of low order, so that everyone knows the masks with it.",
+    "low-order-mask-key: Lets a colluder advertise a mask key of low order, so that everyone knows the masks with it.",
     "All refuse before they mask.",
     "mask_key",
     "masked_input",

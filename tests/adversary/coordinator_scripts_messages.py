@@ -54,15 +54,13 @@ def much_longer(data: bytes) -> bytes:
     return data + bytes(1 << 20)
 
 
-def damaged(
-    kind: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive, study: str = "nine"
-) -> None:
+def damaged(kind: str, damages: list[Damage], script: str, must: str, *check: Naive, study: str = "nine") -> None:
     """Register a script in which each honest participant gets a message of a kind with another damage.
 
     If there are more damages than participants, the others follow in later rounds.
     """
 
-    @with_coordinator(must, *check, name=name, study=study, does=does)
+    @with_coordinator(must, *check, script=script, study=study)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, start in enumerate(range(0, len(damages), len(HONEST)), 1):
             those = damages[start : start + len(HONEST)]
@@ -94,24 +92,21 @@ damaged(
         for name in ("mask_key", "channel_key", "signature")
         for how in (flip, cut, longer, much_longer)
     ],
-    "damaged-advertisements",
-    "Changes one bit, or the length, of a key or a signature in u1.",
+    "damaged-advertisements: Changes one bit, or the length, of a key or a signature in u1.",
     "All refuse before they deal.",
     naive(UNSIGNED, shows="goes on"),
 )
 damaged(
     "neighbour_shares",
     [*(of("shares.2.root", how) for how in (flip, cut)), *(of("u2", how) for how in (longer, cut, flip))],
-    "damaged-dealings",
-    "Changes one bit of a dealing's root, or of u2.",
+    "damaged-dealings: Changes one bit of a dealing's root, or of u2.",
     "All refuse before they mask.",
     naive(DEALING, shows="goes on"),
 )
 damaged(
     "survivor_sets",
     [*(of("u3", how) for how in (cut, longer, much_longer)), *(of("u2", how) for how in (cut, longer, flip))],
-    "damaged-survivor-sets",
-    "Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
+    "damaged-survivor-sets: Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
     "All refuse to sign.",
     Naive.lacking(
         "secagg.messages", "the bitmap doesn't have one bit for each member of u1", "unused bits of the bitmap are set"
@@ -120,8 +115,8 @@ damaged(
 damaged(
     "unmasking_request",
     [*(of("signatures.1.signature", how) for how in (flip, cut, longer, much_longer)), renamed, swapped],
-    "damaged-request",
-    "Changes a bit of one signature in the request for shares, or its length, or names another signer.",
+    "damaged-request: Changes a bit of one signature in the request for shares, or its length, or names another "
+    "signer.",
     "All refuse.",
     naive(COVERS, shows="goes on"),
 )
@@ -364,8 +359,7 @@ def seeds(change: Callable[[bytes], bytes]) -> Damage:
 damaged(
     "neighbour_shares",
     [seeds(lambda _: b""), seeds(cut), seeds(longer), seeds(lambda seed: seed or bytes(1120))],
-    "dealings-without-their-seeds",
-    "Leaves out the wrapped seeds, changes their length, or adds some.",
+    "dealings-without-their-seeds: Leaves out the wrapped seeds, changes their length, or adds some.",
     "All refuse before they mask: a pair without its seed would fall back to X25519.",
     naive("lacks the seed of the pair", NOT_ITS_OWN),
     study="hybrid",
@@ -373,15 +367,13 @@ damaged(
 
 
 cohort_shown(
-    "mask-key-that-is-no-ml-kem-key",
-    "Lets a colluder advertise a mask key that is no ML-KEM key.",
+    "mask-key-that-is-no-ml-kem-key: Lets a colluder advertise a mask key that is no ML-KEM key.",
     KEYS_DIFFER,
     by_colluder(lambda real: (real[8].mask_key[:KEY_BYTES] + NOT_KEM, real[8].channel_key), 8),
     study="hybrid",
 )
 cohort_shown(
-    "channel-key-that-is-no-ml-kem-key",
-    "Lets a colluder advertise a channel key that is no ML-KEM key.",
+    "channel-key-that-is-no-ml-kem-key: Lets a colluder advertise a channel key that is no ML-KEM key.",
     KEYS_DIFFER,
     by_colluder(lambda real: (real[8].mask_key, real[8].channel_key[:KEY_BYTES] + NOT_KEM), 8),
     study="hybrid",

@@ -94,14 +94,10 @@ async def on_a_ring(places: Places, study: str = "ring") -> AsyncIterator[Ring]:
             yield Ring(coordinator, attempt, attempt.cohort(), ring[CUT_DROPS], near, ring[CUT_VICTIM], far)
 
 
-def neighbour_missed_u2(
-    name: str, does: str, must: str, check: str, *, evidence: bool = True, of: str = "victim"
-) -> None:
+def neighbour_missed_u2(script: str, must: str, check: str, *, evidence: bool = True, of: str = "victim") -> None:
     """Register a script in which the victim masks only with the arc and with colluders, and others give its seed."""
 
-    @coordinator_script(
-        must, naive(check, shows="the sum of 5 honest inputs opens, 9 were promised"), name=name, does=does
-    )
+    @coordinator_script(must, naive(check, shows="the sum of 5 honest inputs opens, 9 were promised"), script=script)
     async def run(places: Places) -> Seen:
         async with on_a_ring(places) as ring:
             answering = frozenset(ring.cohort.graph.neighbours(ring.victim)) & ring.far
@@ -113,22 +109,20 @@ def neighbour_missed_u2(
 
 
 neighbour_missed_u2(
-    "ring-neighbours-missed-u2",
-    "Claims to a participant beside an arc of the ring that its neighbours on the other side missed u2. It will not "
-    "sign another u2, and need not: the others are enough, and can reveal its seed.",
+    "ring-neighbours-missed-u2: Claims to a participant beside an arc of the ring that its neighbours on the other "
+    "side missed u2. It will not sign another u2, and need not: the others are enough, and can reveal its seed.",
     "Its neighbours refuse: its signed upload states another u2 than theirs.",
     NOT_UPLOADED,
 )
 neighbour_missed_u2(
-    "ring-upload-not-shown",
-    "The same, without showing what the participant uploaded.",
+    "ring-upload-not-shown: The same, without showing what the participant uploaded.",
     "Its neighbours refuse: they require the upload of each neighbour that did not sign.",
     ONE_UPLOAD,
     evidence=False,
 )
 neighbour_missed_u2(
-    "ring-upload-of-another",
-    "The same, and shows as the participant's upload that of another member, which does state their u2.",
+    "ring-upload-of-another: The same, and shows as the participant's upload that of another member, which does state "
+    "their u2.",
     "Its neighbours refuse: an upload is signed by its sender.",
     NOT_UPLOADED,
     of="another",

@@ -42,14 +42,14 @@ PARTICIPANT = "client.participant"
 
 
 def with_document(
-    name: str, does: str, must: str, check: Naive, document: Callable[[CheatingCoordinator], bytes], **policy: Any
+    script: str, must: str, check: Naive, document: Callable[[CheatingCoordinator], bytes], **policy: Any
 ) -> None:
     """Register a script that serves this document of the study "nine" from the first session on.
 
     If the clients accept it, a round follows.
     """
 
-    @coordinator_script(must, check, outcome="leaves", name=name, does=does)
+    @coordinator_script(must, check, outcome="leaves", script=script)
     async def run(places: Places) -> Seen:
         async with serving(places) as coordinator:
             coordinator.sign_terms(document(coordinator))
@@ -85,31 +85,28 @@ def below_the_threshold(coordinator: CheatingCoordinator) -> bytes:
 
 
 with_document(
-    "fewer-survivors-than-policy-allows",
-    "Runs a study whose sums may hold six, for participants whose policy requires eight.",
+    "fewer-survivors-than-policy-allows: Runs a study whose sums may hold six, for participants whose policy requires "
+    "eight.",
     "They leave before any round.",
     Naive.instead("client.policy", "plan.min_survivors, f", "10**6, f", shows="sum"),
     lambda one: one.public.study_bytes,
     min_survivors=8,
 )
 with_document(
-    "survivors-below-the-threshold",
-    "Runs a study whose plan, with enough noise, allows sums of five, where seven honest participants and two "
-    "colluders need six to share with.",
+    "survivors-below-the-threshold: Runs a study whose plan, with enough noise, allows sums of five, where seven "
+    "honest participants and two colluders need six to share with.",
     "They leave: the protocol's parameters are checked against each other.",
     NO_THRESHOLD,
     below_the_threshold,
 )
 with_document(
-    "less-noise-than-promised",
-    "Runs a study whose plan states the same epsilon with a quarter of the noise's variance.",
+    "less-noise-than-promised: Runs a study whose plan states the same epsilon with a quarter of the noise's variance.",
     "They leave: epsilon is computed again from the noise.",
     Naive.lacking("mechanisms.plan", "exceeds the target", "exceeds its budget", shows="sum"),
     less_noise,
 )
 with_document(
-    "fewer-colluders-assumed",
-    "States in the plan that there are no colluders, so that less noise would be enough.",
+    "fewer-colluders-assumed: States in the plan that there are no colluders, so that less noise would be enough.",
     "They leave: A is computed again from the share of adversarial participants.",
     Naive.lacking("wire.study", "the plan assumes fewer colluders", shows="sum"),
     lambda one: with_plan(one, colluders=0, k_stddevs=3.0),  # more noise would stay in, and some sums could wrap
@@ -186,10 +183,10 @@ Start = Callable[[CheatingCoordinator], dict[str, Any]]
 """The arguments of `CheatingCoordinator.begin`."""
 
 
-def announced(name: str, does: str, must: str, check: Naive, *starts: Start, study: str = "nine") -> None:
+def announced(script: str, must: str, check: Naive, *starts: Start, study: str = "nine") -> None:
     """Register a script that announces rounds which begin so, one after another; the verdict is on the last."""
 
-    @with_coordinator(must, check, name=name, study=study, does=does)
+    @with_coordinator(must, check, script=script, study=study)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, start in enumerate(starts, 1):
             attempt = await coordinator.begin(round_, **start(coordinator))
@@ -211,8 +208,7 @@ NO_FIT = Naive.instead(
 )
 WHOLE_ROSTER = "the cohort is not the whole roster"
 announced(
-    "roster-of-its-own",
-    "Shows a roster with an invented participant, signed by a key made by the coordinator.",
+    "roster-of-its-own: Shows a roster with an invented participant, signed by a key made by the coordinator.",
     "All refuse.",
     Naive.lacking(
         "secagg.roster", "not signed by this study's authority", also=(NO_FIT, naive(WHOLE_ROSTER)), shows="goes on"
@@ -220,24 +216,21 @@ announced(
     with_roster(2, sybil=True, signer=Ed25519PrivateKey.from_private_bytes(b"s" * 32)),
 )
 announced(
-    "roster-larger-than-the-cohort",
-    "Begins a round with a roster of ten, signed by the authority, under a plan for nine: the coordinator would choose "
-    "which one is left out.",
+    "roster-larger-than-the-cohort: Begins a round with a roster of ten, signed by the authority, under a plan for "
+    "nine: the coordinator would choose which one is left out.",
     "All refuse: the cohort is the whole roster, or drawn.",
     naive(WHOLE_ROSTER, also=(NO_FIT,), shows="goes on"),
     with_roster(2, sybil=True),
 )
 announced(
-    "roster-that-goes-back",
-    "Shows version 3 of the roster, then version 2, which again lists a revoked participant.",
+    "roster-that-goes-back: Shows version 3 of the roster, then version 2, which again lists a revoked participant.",
     "All refuse version 2.",
     Naive.lacking("wire.roster_history", "is older than version", "doesn't lead back", shows="goes on"),
     with_roster(3, without=8),
     with_roster(2),
 )
 announced(
-    "two-rosters-of-one-version",
-    "Shows another version 1 of the roster than before, also signed by the authority.",
+    "two-rosters-of-one-version: Shows another version 1 of the roster than before, also signed by the authority.",
     "All refuse.",
     Naive.lacking("wire.roster_history", "of the roster than was seen before", shows="goes on"),
     with_roster(1, without=8),
@@ -245,9 +238,8 @@ announced(
 
 
 announced(
-    "fork-of-the-roster",
-    "Shows version 2 of the roster, then a version 3 that doesn't follow it: the authority's folder was restored from "
-    "an older copy, or its key is in two hands.",
+    "fork-of-the-roster: Shows version 2 of the roster, then a version 3 that doesn't follow it: the authority's "
+    "folder was restored from an older copy, or its key is in two hands.",
     "All refuse: the history of a later version must hold the one that was seen.",
     Naive.lacking("wire.roster_history", "doesn't lead back to version", shows="goes on"),
     with_roster(2, without=8),
@@ -256,37 +248,35 @@ announced(
 
 
 announced(
-    "old-statement-of-the-newest-roster",
-    "Withholds a later roster, without a revoked participant: it shows the authority's last statement of the one "
-    "before, which has ended.",
+    "old-statement-of-the-newest-roster: Withholds a later roster, without a revoked participant: it shows the "
+    "authority's last statement of the one before, which has ended.",
     "All refuse.",
     Naive.lacking("wire.roster_history", "now >= self.until", shows="goes on"),
     with_statement(signed=time.time() - 7200, valid_s=3600),
 )
 announced(
-    "statement-that-is-valid-for-too-long",
-    "Shows a statement that is valid for longer than the terms allow, as an authority makes it by mistake.",
+    "statement-that-is-valid-for-too-long: Shows a statement that is valid for longer than the terms allow, as an "
+    "authority makes it by mistake.",
     "All refuse.",
     Naive.lacking("wire.roster_history", "is valid for longer than the terms allow", shows="goes on"),
     with_statement(valid_s=366 * 86_400),
 )
 announced(
-    "statement-from-the-future",
-    "Keeps a statement that the authority signed when its clock was a day ahead: it holds for a day longer.",
+    "statement-from-the-future: Keeps a statement that the authority signed when its clock was a day ahead: it holds "
+    "for a day longer.",
     "All refuse.",
     Naive.lacking("wire.roster_history", "MOST_AHEAD_S", shows="goes on"),
     with_statement(signed=time.time() + 86_400),
 )
 announced(
-    "statement-of-its-own",
-    "Shows a statement that it signed itself: the authority's last one has ended.",
+    "statement-of-its-own: Shows a statement that it signed itself: the authority's last one has ended.",
     "All refuse.",
     Naive.lacking("wire.roster_history", "the newest roster is not signed by", shows="goes on"),
     with_statement(signed_by=Ed25519PrivateKey.generate()),
 )
 announced(
-    "no-statement-of-the-newest-roster",
-    "Begins a round without the authority's statement that the roster is the newest.",
+    "no-statement-of-the-newest-roster: Begins a round without the authority's statement that the roster is the "
+    "newest.",
     "All refuse.",
     Naive.instead(
         "client.study_terms",
@@ -297,8 +287,7 @@ announced(
     lambda _: {"newest": b""},
 )
 announced(
-    "statement-of-another-roster",
-    "Shows an older roster with the statement of the newest one.",
+    "statement-of-another-roster: Shows an older roster with the statement of the newest one.",
     "All refuse.",
     Naive.lacking("wire.roster_history", "is that version {self.version}", shows="goes on"),
     lambda one: {"newest": one.statement(roster(one, 2, without=8))},
@@ -346,8 +335,8 @@ drawn = partial(announced, study="drawn")
 
 NOT_THE_DRAW = Naive.lacking("secagg.context", "is not the one that the authority drew")
 drawn(
-    "no-draw",
-    "Begins a round of a study with drawn cohorts, and shows no draw: the coordinator would choose the cohort.",
+    "no-draw: Begins a round of a study with drawn cohorts, and shows no draw: the coordinator would choose the "
+    "cohort.",
     "All refuse.",
     Naive(
         PARTICIPANT,
@@ -359,15 +348,13 @@ drawn(
     lambda _: {},
 )
 drawn(
-    "a-draw-of-its-own",
-    "Begins a round with a seed that the coordinator chose.",
+    "a-draw-of-its-own: Begins a round with a seed that the coordinator chose.",
     "All refuse: the roster's signature covers all seeds.",
     NOT_THE_DRAW,
     lambda one: {"ticket": dataclasses.replace(draws_of(one).ticket(1), seed=b"x" * 32)},
 )
 drawn(
-    "the-draw-of-another-round",
-    "Begins round 1 with the draw of round 2.",
+    "the-draw-of-another-round: Begins round 1 with the draw of round 2.",
     "All refuse.",
     NOT_THE_DRAW,
     lambda one: {"ticket": draws_of(one).ticket(2)},
@@ -449,10 +436,10 @@ async def colluders_who_have_not_won(coordinator: CheatingCoordinator) -> Seen:
 # ---------------------------------------------------------------- the model
 
 
-def with_model(name: str, does: str, must: str, check: Naive, data: bytes, named: bytes) -> None:
+def with_model(script: str, must: str, check: Naive, data: bytes, named: bytes) -> None:
     """Register a script of a round whose model has the digest of `named` and is served as `data`."""
 
-    @with_coordinator(must, check, name=name, does=does)
+    @with_coordinator(must, check, script=script)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         digest = coordinator.add(named)
         coordinator.documents[digest] = data
@@ -463,16 +450,14 @@ def with_model(name: str, does: str, must: str, check: Naive, data: bytes, named
 
 
 with_model(
-    "model-with-other-bytes",
-    "Serves another model than the one whose digest the round names.",
+    "model-with-other-bytes: Serves another model than the one whose digest the round names.",
     "All refuse before anything is charged.",
     Naive.lacking("client.connection", "a document doesn't have the digest that was announced", shows="goes on"),
     data=bytes(44) + b"\x00\x00\x80\x3f",
     named=bytes(48),
 )
 with_model(
-    "model-that-never-ends",
-    "Serves a document a hundred times as long as the model can be.",
+    "model-that-never-ends: Serves a document a hundred times as long as the model can be.",
     "All stop reading, and refuse.",
     Naive(
         "client.connection",

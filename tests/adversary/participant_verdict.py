@@ -39,8 +39,7 @@ class Blame:
 
 
 def study_script(
-    name: str,
-    does: str,
+    script: str,
     must: str,
     outcome: str,
     cheats: Mapping[int, Cheat],
@@ -73,7 +72,7 @@ def study_script(
     # Attempts may end without a sum; they are charged, and the study ends when its budget is used up.
     may_lose = outcome in (ABORT_THEN_SUM, BUDGET_REACHED)
 
-    @scripted(PARTICIPANT, name, does, must, outcome, *check, possible=possible)
+    @scripted(PARTICIPANT, script, must, outcome, *check, possible=possible)
     async def run(places: Places) -> Seen:
         stage = await play(places, cheats, participants=participants, rounds=rounds, **options)
         completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}

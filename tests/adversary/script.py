@@ -5,8 +5,9 @@ coordinator as `sordino serve` runs it. A script states what must happen and whi
 checks switched off (a `Naive` client or coordinator) it must come out differently, which shows what the check is worth.
 
 Scripts are registered by `scripted`, mostly through the shorter forms of each side: `coordinator_script`,
-`with_coordinator` and `in_attempt` (`cheating_coordinator`), `study_script` (`participant_verdict`). `scripts` imports
-the modules ``coordinator_scripts*.py`` and ``participant_scripts*.py`` of this folder, which register theirs.
+`with_coordinator` and `in_attempt` (`cheating_coordinator`), `study_script` (`participant_verdict`). Their argument
+``script`` is "name-of-the-script: what the cheat does". `scripts` imports the modules ``coordinator_scripts*.py`` and
+``participant_scripts*.py`` of this folder, which register theirs.
 """
 
 from __future__ import annotations
@@ -216,10 +217,11 @@ _scripts: dict[str, Script] = {}
 
 
 def scripted(
-    cheat: str, name: str, does: str, must: str, outcome: str, *check: Naive, possible: bool = False
+    cheat: str, script: str, must: str, outcome: str, *check: Naive, possible: bool = False
 ) -> Callable[[Run], Run]:
-    """Register the function below as a script with these fields of `Script`."""
+    """Register the function below as a script with these fields of `Script`; ``script``: "name: what it does"."""
     assert cheat in (COORDINATOR, PARTICIPANT)
+    name, _, does = script.partition(": ")
     assert name not in _scripts, f"two scripts are called {name}"
 
     def decorate(run: Run) -> Run:
