@@ -4,22 +4,9 @@ Three bounds, from the most general to the most conditional. The coordinator and
 and pay the unamplified cost. Always, ``curve`` is the cost of one round in which the participant is surely sampled, at
 the fewest honest shares that the plan allows.
 
-`sampled_rdp` needs only that the participant's content has no influence on whether it is sampled. Proof. Fix the
-participant. Let S be who is sampled and who drops out, which has the same law whatever its content is. If S leaves it
-out, the sum has the same law A_S whatever its content; if S holds it, the law is B_S with its content and Z_S with zero
-in its place, its noise share present in both. The reader sees the mixture over S: P with its content, Q with zero. Let
-F(P, Q) = int P^a Q^(1-a) = e^((a-1) D_a(P || Q)). For a > 1, (x, y) -> x^a y^(1-a) is jointly convex on positive
-numbers (it is y f(x / y), the perspective of the convex f(t) = t^a), hence so is F, and by Jensen
-
-    F(P, Q) <= sum over S without it of Pr(S) F(A_S, A_S) + sum over S with it of Pr(S) F(B_S, Z_S)
-
-            <= (1 - q) 1 + q e^((a-1) eps(a)).
-
-The same holds with P and Q exchanged, as eps(a) bounds both directions. The bound grows with q, so an upper bound on
-the rate is enough. Over several rounds the costs add up if the participant is sampled at rate at most q whatever
-happened before: draw each round anew. The bound is linear in q, and cannot be better in general: where the sum without
-the participant looks nothing like the sum with zero in its place (others hold large updates, or its noise share leaves
-with it), nothing hides Z from B, and the bound is reached.
+`sampled_rdp` needs only that the participant's content has no influence on whether it is sampled; docs/privacy.md has
+the proof. The bound grows with q, so an upper bound on the rate is enough. Over several rounds the costs add up if the
+participant is sampled at rate at most q whatever happened before: draw each round anew.
 
 The other two are quadratic in q, because they need more: the sum without the participant must be one that a
 neighbouring data set could have given too. They take integer orders only. At each order the smaller of `sampled_rdp`
@@ -47,7 +34,7 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     """Renyi cost of a sampled round: ln(1 - q + q e^((a-1) eps(a))) / (a-1), for any order a > 1.
 
     Content against zero, both directions; for every sampling that holds the participant with probability at most ``q``
-    whatever its content. Source: joint convexity; the module has the proof.
+    whatever its content. Source: joint convexity; docs/privacy.md has the proof.
 
     Args:
         orders: scalar or array, each > 1.

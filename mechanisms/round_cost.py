@@ -4,12 +4,10 @@ Costs are Renyi divergences at given orders, or at order 1 exact Gaussian costs 
 sampling doesn't amplify. Adjacency is that of the mechanism (`mechanisms.mechanism`); for the
 three that add noise to a sum it is one participant's update against zero, its noise share present.
 
-- coordinator: every round that holds the participant, unamplified.
-  With epochs a participant is in one round of each epoch, and as many rounds count as there are epochs, for every
-  reader.
+- coordinator: every round that holds the participant, unamplified; with epochs, for every reader, one of each epoch.
 - released: readers of the released models only, who don't know who took part: amplified by the prior rate q with
-  `amplification.sampled_rdp`, which holds whatever decides who takes part and who leaves. With "fixed" sampling the
-  owner also states that leaving is independent of identity, and `amplification.fixed_size_rdp` may be the smaller one.
+  `amplification.sampled_rdp`. With "fixed" sampling the owner also states that leaving is independent of identity, and
+  `amplification.fixed_size_rdp` may be the smaller one.
 - conditional: the published figure, `amplification.poisson_rdp`: it holds if all had been drawn independently,
   which no outsider can check. Of a central Gaussian the smaller of it and `pld.poisson_gaussian_epsilon`.
 """
