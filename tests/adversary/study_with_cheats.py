@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -288,16 +289,6 @@ def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostS
 # ---------------------------------------------------------------- observation
 
 
-class _Clock:
-    """The time that an attempt sees."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self._stage.clock_s
-
-
 @contextlib.contextmanager
 def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     """Note what is masked, opened and queued."""
@@ -331,7 +322,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         (attempt.Attempt, "run", noting_run),
         (Encoder, "without_surplus", noting_total),
         (Inbox, "put_message", noting_put),
-        (attempt, "time", _Clock(stage)),
+        (attempt, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stage.clock_s)),
         (attempt, "PROGRESS_INTERVAL_S", 0.05),
         (server.cohort_wait, "RETURN_S", 0.2),
         # Half of what a study costs is the same every time: its files, its noise, examples that no test looks at.
