@@ -25,18 +25,12 @@ class UnknownEvent(ValueError):
 
 @dataclass(frozen=True)
 class RoundCharge:
-    """u3 of one attempt was frozen: from here on its cost stays, whether the sum is opened or not.
+    """u3 of one attempt was frozen: from here on its cost stays, whether the sum is opened or not."""
 
-    Attributes:
-        round, attempt: counted from 0 or 1 by the caller; each pair at most once.
-        survivors: u3, participants by roster position.
-        plan_identity: `Plan.identity` of the plan the vectors were encoded under.
-    """
-
-    round: int
-    attempt: int
-    survivors: frozenset[int]
-    plan_identity: str
+    round: int  # counted from 0 or 1 by the caller
+    attempt: int  # likewise; each pair of both at most once
+    survivors: frozenset[int]  # u3, participants by roster position
+    plan_identity: str  # `Plan.identity` of the plan the vectors were encoded under
 
 
 class Account:

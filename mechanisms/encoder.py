@@ -61,22 +61,13 @@ def words_of_sum(total: NDArray[np.uint64], bits: int) -> Words:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A decoded sum.
+    """A decoded sum."""
 
-    Attributes:
-        mean: (dim,) float64, data units: the mean of the survivors' clipped updates, with noise.
-        below: for each layer the estimated share of survivors whose norm was at most its clip, in [0, 1], with noise;
-            empty where clips are fixed.
-        wrapping: how much of the sum may have wrapped around.
-        stddev: of the noise in one coordinate of ``mean``, at most, data units: see `mean_stddev`.
-        measured: what participants say of the model; None where they don't evaluate, or too few did.
-    """
-
-    mean: NDArray[np.float64]
-    below: tuple[float, ...]
-    wrapping: WrapEstimate
-    stddev: float
-    measured: MeanMetrics | None = None
+    mean: NDArray[np.float64]  # (dim,) data units: of the survivors' clipped updates, with noise
+    below: tuple[float, ...]  # by layer, noisy share of survivors of norm at most its clip; empty with fixed clips
+    wrapping: WrapEstimate  # how much of the sum may have wrapped around
+    stddev: float  # of the noise in one coordinate of ``mean``, at most, data units: see `mean_stddev`
+    measured: MeanMetrics | None = None  # of the model; None where participants don't evaluate, or too few did
 
 
 # The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous.
@@ -205,8 +196,7 @@ class Encoder:
         Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
         order of additions in the rotation.
 
-        Raises:
-            InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any of them; nothing may be used then.
+        Raises InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any; nothing may be used then.
         """
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")

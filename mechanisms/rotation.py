@@ -47,13 +47,6 @@ ROTATIONS: Final = ("hadamard", "hadamard-blocks")
 _MOST_PADDING: Final = Fraction(1, 20)
 
 
-def padded_dimension(dim: int) -> int:
-    """The smallest power of two that is at least ``dim`` (>= 1)."""
-    if dim < 1:
-        raise ValueError("dim must be at least 1")
-    return 1 << (dim - 1).bit_length()
-
-
 def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
     """Block length and padded length of a rotation; a function of its arguments alone.
 
@@ -61,7 +54,9 @@ def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
 
     Raises ValueError: ``dim`` < 1 or an unknown kind.
     """
-    whole = padded_dimension(dim)
+    if dim < 1:
+        raise ValueError("dim must be at least 1")
+    whole = 1 << (dim - 1).bit_length()
     if kind == "hadamard":
         return whole, whole
     if kind != "hadamard-blocks":

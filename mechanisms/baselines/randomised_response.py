@@ -169,17 +169,11 @@ class ResponsePlan:
 
 @dataclass(frozen=True)
 class FrequencyEstimate:
-    """Unbiased frequencies of the categories among the survivors.
+    """Unbiased frequencies of the categories among the survivors."""
 
-    Attributes:
-        frequencies: (k,) float64, sum 1; single ones may fall outside [0, 1].
-        standard_errors: (k,) float64, of the randomisation, at the estimate clamped to [0, 1].
-        survivors: reports in the sum.
-    """
-
-    frequencies: NDArray[np.float64]
-    standard_errors: NDArray[np.float64]
-    survivors: int
+    frequencies: NDArray[np.float64]  # (k,) sum 1; single ones may fall outside [0, 1]
+    standard_errors: NDArray[np.float64]  # (k,) of the randomisation, at the estimate clamped to [0, 1]
+    survivors: int  # reports in the sum
 
 
 class ResponseEncoder:

@@ -24,20 +24,15 @@ from mechanisms.statement import VECTOR_MECHANISMS
 class Mechanism:
     """One mechanism behind the common interface.
 
-    Attributes:
-        description: theorem, adjacency, trust.
-        plan: keyword arguments -> the frozen plan, or `InfeasiblePlan`.
-        encoder: (plan, 32 public bytes) -> an object with ``encode(update, random_bytes)`` -> words below 2^bits, and
-            ``decode_sum(total, survivors, ...)`` -> the estimate.
-        curve: (plan, honest) -> Renyi cost of one round at given orders; refuses where there is none.
-        epsilon: plan -> epsilon of all planned rounds at the plan's delta.
+    ``encoder``: (plan, 32 public bytes) -> an object with ``encode(update, random_bytes)`` -> words below 2^bits, and
+    ``decode_sum(total, survivors, ...)`` -> the estimate.
     """
 
-    description: Description
-    plan: Callable[..., Any]
+    description: Description  # theorem, adjacency, trust
+    plan: Callable[..., Any]  # keyword arguments -> the frozen plan, or `InfeasiblePlan`
     encoder: Callable[[Any, bytes], Any]
-    curve: Callable[[Any, int], Callable[[Any], Any]]
-    epsilon: Callable[[Any], float]
+    curve: Callable[[Any, int], Curve]  # (plan, honest) -> cost of one round; refuses where there is none
+    epsilon: Callable[[Any], float]  # plan -> epsilon of all planned rounds at the plan's delta
 
 
 def _no_curve_of_responses(plan: Any, honest: int) -> Curve:

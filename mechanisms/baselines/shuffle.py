@@ -21,23 +21,14 @@ from mechanisms.privacy_curves import HAIR
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleBound:
-    """(epsilon, delta) of shuffled local reports, and where it comes from.
+    """(epsilon, delta) of shuffled local reports, and where it comes from."""
 
-    Attributes:
-        epsilon: replace-one; never above ``local_epsilon``.
-        delta: 0.0 where the local bound holds: it needs none.
-        local_epsilon: eps0 of each report.
-        honest: how many reports, the protected one included, the adversary doesn't know.
-        bound: "amplified" ([FMT21] Theorem 3.1) or "local" (eps0: shuffling is post-processing).
-        reason: why this one, a sentence.
-    """
-
-    epsilon: float
-    delta: float
-    local_epsilon: float
-    honest: int
-    bound: Literal["amplified", "local"]
-    reason: str
+    epsilon: float  # replace-one; never above ``local_epsilon``
+    delta: float  # 0.0 where the local bound holds: it needs none
+    local_epsilon: float  # eps0 of each report
+    honest: int  # reports, the protected one included, that the adversary doesn't know
+    bound: Literal["amplified", "local"]  # [FMT21] Theorem 3.1, or eps0: shuffling is post-processing
+    reason: str  # why this one, a sentence
 
 
 def largest_local_epsilon(honest: int, delta: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +33,15 @@ def secure_sum(encoder: Any, updates: Iterable[Any], random_bytes: RandomBytes) 
     for update in updates:
         total += encoder.encode(update, random_bytes)
     return total & np.uint64(2**encoder.plan.bits - 1)
+
+
+def filled(plan: Plan, shares: Any, spread_over: int) -> float:
+    """k deviations of one value of a sum of noise ``shares`` over half the modulus, if its updates all point the same
+    way and are spread over that many values.
+    """
+    signal = (plan.clip * plan.clients / plan.granularity) ** 2 / spread_over
+    deviation = math.sqrt(signal + plan.clients / 4 + float(shares * plan.local_variance))
+    return 2 * plan.k_stddevs * deviation / 2**plan.bits
 
 
 def each(name: str, *values: Any) -> list[dict[str, Any]]:

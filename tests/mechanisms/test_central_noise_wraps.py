@@ -17,7 +17,7 @@ from mechanisms.calibration import wrap_load
 from mechanisms.encoder import Encoder, word_dtype
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.rotation import Rotation
-from tests.mechanisms.conftest import keyed, plan_for
+from tests.mechanisms.conftest import filled, keyed, plan_for
 
 DIM, SEED = 64, bytes(32)
 
@@ -54,8 +54,7 @@ def test_a_sum_that_wraps_tells_no_more_than_the_sum_with_noise(plan: Plan, name
 
 
 def test_the_wrap_bound_counts_the_coordinators_noise(plan: Plan) -> None:
-    spread = (plan.clip / plan.granularity) ** 2 * 20**2 / plan.block_dim + 20 / 4 + 20 * float(plan.local_variance)
-    assert 2 * plan.k_stddevs * spread**0.5 == pytest.approx(2**plan.bits, rel=1e-6)
+    assert filled(plan, plan.h_min, plan.block_dim) == pytest.approx(1, rel=1e-6)
     assert wrap_load(plan, Fraction(plan.granularity), plan.local_variance) <= 1
     with pytest.raises(InfeasiblePlan, match=r"cannot hold|no noise"):
         central_plan(bits=5, epsilon=0.1)

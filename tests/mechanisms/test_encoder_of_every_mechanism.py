@@ -14,7 +14,7 @@ from mechanisms.encoder import Encoder, mean_stddev, refinement
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.plan import VECTOR_MECHANISMS, Plan
 from mechanisms.sketch import sketch_shape
-from tests.mechanisms.conftest import keyed, plan_for, secure_sum
+from tests.mechanisms.conftest import filled, keyed, plan_for, secure_sum
 
 SEED = bytes(range(32))
 DIM = 4096
@@ -79,9 +79,9 @@ def test_the_central_noise_lies_on_a_fine_grid(bits: int) -> None:
 
 
 def test_blocks_cost_no_padding_and_keep_the_mean() -> None:
-    plan = plan_of("skellam", dim=11_000, rotation="hadamard-blocks", epsilon=50.0)
+    plan = plan_of("ddgauss", dim=11_000, rotation="hadamard-blocks", epsilon=50.0)
     assert plan.padded_dim == 11_000
-    assert plan_of("skellam", dim=11_000, rotation="hadamard", epsilon=50.0).padded_dim == 16_384
+    assert plan_of("ddgauss", dim=11_000, rotation="hadamard", epsilon=50.0).padded_dim == 16_384
     updates = np.zeros((15, 11_000))
     updates[:, -1] = 0.9
     decoded = Encoder(plan, SEED).decode(secure_sum(Encoder(plan, SEED), updates, keyed("blocks")), 15)
@@ -94,14 +94,8 @@ def test_the_wrap_bound_uses_one_block() -> None:
     """The naive bound, with the whole length, would leave the worst case too little room."""
     blocks = plan_of("ddgauss", dim=(1 << 18) - 1, rotation="hadamard-blocks", bits=16, epsilon=60.0)
     assert blocks.block_dim == 1 << 17
-    n = blocks.clients
-
-    def deviation(spread_over: int) -> float:
-        largest = (blocks.clip / blocks.granularity) ** 2 * n**2 / spread_over
-        return math.sqrt(largest + n / 4 + float(blocks.shares_in_sum * blocks.local_variance))
-
-    assert 2 * blocks.k_stddevs * deviation(blocks.block_dim) == pytest.approx(2**16, rel=1e-6)
-    assert 2 * blocks.k_stddevs * deviation(blocks.padded_dim) < 2**16 * 0.99
+    assert filled(blocks, blocks.shares_in_sum, blocks.block_dim) == pytest.approx(1, rel=1e-6)
+    assert filled(blocks, blocks.shares_in_sum, blocks.padded_dim) < 0.99
 
 
 def test_a_sketch_is_clipped_summed_and_decoded() -> None:

@@ -19,7 +19,7 @@ from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder
 from mechanisms.plan import InfeasiblePlan, Plan, assumed_colluders, make_plan, verify_plan
 from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
-from tests.mechanisms.conftest import DEMO, each, plan_for, secure_sum
+from tests.mechanisms.conftest import DEMO, each, filled, plan_for, secure_sum
 
 Arguments = dict[str, Any]
 
@@ -98,16 +98,11 @@ def test_noise_sized_for_all_clients_is_refused() -> None:
 
 
 def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
-    plan = demo_plan
-    n = plan.clients
-    spread = (plan.clip / plan.granularity) ** 2 * n**2 / plan.padded_dim + n / 4
-    spread += float(plan.shares_in_sum * plan.local_variance)
-    assert 2 * plan.k_stddevs * math.sqrt(spread) <= 2**plan.bits
-    assert 2 * plan.k_stddevs * math.sqrt(spread) == pytest.approx(2**plan.bits, rel=1e-6)
+    assert 1 - 1e-6 < filled(demo_plan, demo_plan.shares_in_sum, demo_plan.padded_dim) <= 1
     with pytest.raises(InfeasiblePlan, match="wrap"):
-        replace(plan, clients=110, population=110)
+        replace(demo_plan, clients=110, population=110)
     with pytest.raises(InfeasiblePlan, match="wrap"):
-        replace(plan, granularity=plan.granularity * 0.99, epsilon=100.0)
+        replace(demo_plan, granularity=demo_plan.granularity * 0.99, epsilon=100.0)
 
 
 @pytest.mark.parametrize(
