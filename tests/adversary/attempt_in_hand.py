@@ -224,8 +224,7 @@ class Attempt:
     ) -> None:
         """Send UnmaskingRequest, with the same signatures to all or by receiver, and note what is revealed.
 
-        Args:
-            evidence: on a ring, include the uploads of neighbours that are not signers.
+        ``evidence``: on a ring, include the uploads of neighbours that are not signers.
         """
         told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in self.shown_it(cohort, to)}
         requests: dict[int, UnmaskingRequest] = {}

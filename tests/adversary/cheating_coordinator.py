@@ -404,8 +404,7 @@ def one_message_changed(
 ) -> Callable[[Callable[[int, Any], None]], Lie]:
     """Register a script of an honest attempt in which the function below changes each message of a kind.
 
-    Args:
-        kind: a field of `CoordinatorMessage`; the function gets the receiver and the message.
+    ``kind``: a field of `CoordinatorMessage`; the function gets the receiver and the message.
     """
 
     def decorate(change: Callable[[int, Any], None]) -> Lie:

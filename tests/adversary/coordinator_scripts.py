@@ -6,6 +6,7 @@ least six inputs, four of them honest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,31 +24,24 @@ ALL = frozenset(range(9))
 HONEST, COLLUDERS = frozenset(range(7)), frozenset({7, 8})
 
 
-def naive(
-    *fragments: str, changed: tuple[tuple[str, str], ...] = (), shows: str = "", also: tuple[Naive, ...] = ()
-) -> Naive:
+def naive(*fragments: str, changed: Mapping[str, str] = {}, shows: str = "", also: tuple[Naive, ...] = ()) -> Naive:
     """Make a client without these checks of its core, wherever in its modules they are."""
     parts: dict[str, Naive] = {}
     for fragment in fragments:
         one = parts.setdefault(name := CLIENT.home(fragment).__name__, Naive(name))
         parts[name] = replace(one, without=(*one.without, fragment))
-    for pair in changed:
-        one = parts.setdefault(name := CLIENT.home(pair[0]).__name__, Naive(name))
-        parts[name] = replace(one, changed=(*one.changed, pair))
+    for old, new in changed.items():
+        one = parts.setdefault(name := CLIENT.home(old).__name__, Naive(name))
+        parts[name] = replace(one, changed={**one.changed, old: new})
     first, *others = parts.values()
     return replace(first, shows=shows, also=(*others, *also))
 
 
+READS_U3 = "        u3 = self._survivors(message)\n"
+LATEST_U2 = "        self._u2 = type(self._u2)(message.u2, self._cohort.u1)\n"  # it takes the u2 it is sent last
 MISSED = naive(
     "u2 is not the set this participant masked in",
-    changed=(  # and it takes the u2 it is sent last
-        (
-            "        u3 = self._survivors(message)\n        statement",
-            "        u3 = self._survivors(message)\n"
-            "        self._u2 = type(self._u2)(message.u2, self._cohort.u1)\n"
-            "        statement",
-        ),
-    ),
+    changed={f"{READS_U3}        statement": f"{READS_U3}{LATEST_U2}        statement"},
 )
 # The ledger has no price for a sum below the plan's bound, so its row alone would stop the answer.
 ANY_PRICE = Naive.instead(
@@ -98,7 +92,7 @@ async def two_neighbours_missed_each_other(attempt: Attempt) -> Seen:
     naive(
         SMALL_U2,
         "u3 has {len(u3)}",
-        changed=(("needed = cohort.config.parameters.signatures_needed(len(cohort.u1))", "needed = 4"),),
+        changed={"needed = cohort.config.parameters.signatures_needed(len(cohort.u1))": "needed = 4"},
         also=(
             Naive.instead(
                 "secagg.parameters",

@@ -44,21 +44,15 @@ BOTH = ALL, ALL  # u2 and u3 of an attempt without dropouts
 # ---------------------------------------------------------------- shares
 
 # A participant that keeps the phase in which it signs, with its shares and seeds, and signs and answers again.
+SETS, ANSWERS = '            case "survivor_sets":\n', "            await self._journal.answer("
 KEPT_AND_ASKED_AGAIN = Naive(
     PARTICIPANT,
-    changed=(
-        (
-            '            case "survivor_sets":\n',
-            '            case "survivor_sets":\n'
-            "                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
-        ),
-        (
-            "            await self._journal.answer(",
-            "            self._first, again = exact, hasattr(self, '_first')\n"
-            "            None if again else await self._journal.answer(",
-        ),
-    ),
-    also=(naive(OVER, changed=(("    held.clear()\n", ""),)),),
+    changed={
+        SETS: f"{SETS}                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
+        ANSWERS: "            self._first, again = exact, hasattr(self, '_first')\n"
+        f"            None if again else {ANSWERS.strip()}",
+    },
+    also=(naive(OVER, changed={"    held.clear()\n": ""}),),
 )
 
 
@@ -87,7 +81,7 @@ async def a_second_request(attempt: Attempt) -> Seen:
 @in_attempt(
     "All give the same bytes again, and nothing new is known.",
     naive(
-        changed=(("        return self._reply", "        return UnmaskingReply(self._reply.shares[:-1] + (None,))"),),
+        changed={"        return self._reply": "        return UnmaskingReply(self._reply.shares[:-1] + (None,))"},
         shows="gave two different answers",
     ),
     outcome="the same answer",
@@ -107,6 +101,7 @@ async def the_same_request_again(attempt: Attempt) -> Seen:
 
 # ---------------------------------------------------------------- uploads
 
+EXPECTS_SHARES = '_expect(attempt.phase, MaskedInputCollection, "neighbour_shares")'
 CHARGES = "        await self._journal.charge(self._entry(attempt.terms, attempt.number))\n"
 
 
@@ -114,13 +109,10 @@ CHARGES = "        await self._journal.charge(self._entry(attempt.terms, attempt
     "It refuses: it masks one vector, once.",
     Naive(
         PARTICIPANT,
-        changed=(
-            (
-                '        phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")\n',
-                "        phase = self._kept = getattr(self, '_kept', attempt.phase)\n",
-            ),
-            (CHARGES, f"        if self._charged is None:\n    {CHARGES}"),
-        ),
+        changed={
+            EXPECTS_SHARES: "self._kept = getattr(self, '_kept', attempt.phase)",
+            CHARGES: f"        if self._charged is None:\n    {CHARGES}",
+        },
         also=(naive(OVER),),
         shows="gave two different answers: masked_input",
     ),
@@ -174,10 +166,12 @@ async def resumed_without_a_break(attempt: Attempt) -> Seen:
 # ---------------------------------------------------------------- rounds and attempts
 
 # Round and attempt are looked up in the journal's file, and compared with what this process knows of it.
-OVERWRITES = "INSERT INTO attempts (terms, identity, round,", "INSERT OR REPLACE INTO attempts (terms, identity, round,"
+OVERWRITES = {
+    "INSERT INTO attempts (terms, identity, round,": "INSERT OR REPLACE INTO attempts (terms, identity, round,"
+}
 FORGETS = Naive(
     "client.journal",
-    changed=(("if (round_, attempt) <= self._last.get(key, (0, 0)):", "if False:"), OVERWRITES),
+    changed={"if (round_, attempt) <= self._last.get(key, (0, 0)):": "if False:", **OVERWRITES},
     shows="gave two different answers: advertise_keys",
 )
 
@@ -189,11 +183,7 @@ async def an_attempt_again(coordinator: CheatingCoordinator) -> Seen:
     return (await coordinator.begin(1, 2)).verdict()
 
 
-@with_coordinator(
-    "All sit both out: numbers only grow.",
-    Naive(FORGETS.module, changed=FORGETS.changed, shows="goes on"),
-    outcome="sits it out",
-)
+@with_coordinator("All sit both out: numbers only grow.", replace(FORGETS, shows="goes on"), outcome="sits it out")
 async def an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
     """Goes back to an earlier attempt, then to an earlier round."""
     await coordinator.begin(2, 2)
@@ -208,7 +198,7 @@ async def an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
     "All sit it out: the attempt is recorded on disk before keys are advertised.",
     Naive(
         "client.journal",
-        changed=(("self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))", "pass"), OVERWRITES),
+        changed={"self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))": "pass", **OVERWRITES},
         shows="gave two different answers: advertise_keys",
     ),
     outcome="sits it out",

@@ -135,9 +135,9 @@ def neighbour_by_digest_alone(who: int, keys: pb.CohortKeys) -> None:
 AGREES_ON_ZERO = Naive(
     "secagg.keys",
     without=("the agreement is all zero",),
-    changed=(
-        ('raise InvalidKey("the public key is of low order or not 32 bytes long") from error', "shared = bytes(32)"),
-    ),
+    changed={
+        'raise InvalidKey("the public key is of low order or not 32 bytes long") from error': "shared = bytes(32)"
+    },
     shows="goes on",
 )
 

@@ -122,15 +122,13 @@ damaged(
 )
 
 
+UNREADABLE = "        if plaintext is None:\n            "
+
+
 @in_attempt(
     "The dealer stays in u2, its share counts as missing, and the sum opens.",
     naive(
-        changed=(
-            (
-                "        if plaintext is None:\n            return None\n",
-                "        if plaintext is None:\n            raise CoordinatorMisbehaved(self.name, 'no share')\n",
-            ),
-        ),
+        changed={f"{UNREADABLE}return None\n": f"{UNREADABLE}raise CoordinatorMisbehaved(self.name, 'no share')\n"},
         shows="some refuse",
     ),
     outcome="sum",
@@ -170,10 +168,10 @@ KINDS = ["cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "u
     "afterwards gives a sum.",
     Naive(
         "client.participant",
-        changed=(
-            ("except (CoordinatorMisbehaved, MalformedMessage, DocumentMismatch) as", "except DocumentMismatch as"),
-            ("except (InvalidUpdate, ValueError, ArithmeticError) as", "except ArithmeticError as"),
-        ),
+        changed={
+            "except (CoordinatorMisbehaved, MalformedMessage, DocumentMismatch) as": "except DocumentMismatch as",
+            "except (InvalidUpdate, ValueError, ArithmeticError) as": "except ArithmeticError as",
+        },
         shows="crashes",
     ),
     outcome="sum",
@@ -325,10 +323,10 @@ async def a_seed_of_its_own(attempt: Attempt) -> Seen:
 @in_attempt(
     "All refuse before they mask: a share opens only beside the seed that its dealer wrapped.",
     naive(
-        changed=(
-            (', ciphertext, wrapped.get(holder, b"")', ", ciphertext"),
-            ("encapsulated, dealt.wrapped)", "encapsulated)"),
-        ),
+        changed={
+            ', ciphertext, wrapped.get(holder, b"")': ", ciphertext",
+            "encapsulated, dealt.wrapped)": "encapsulated)",
+        },
         shows="goes on",
     ),
     study="hybrid",

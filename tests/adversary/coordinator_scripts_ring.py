@@ -164,10 +164,10 @@ async def ring_arc_cut_out(places: Places) -> Seen:
 TOO_LITTLE = "opens with less noise than was promised"
 # It takes those for dropouts that did not sign, and reveals shares of their mask keys.
 SILENT_ARE_DROPOUTS = naive(
-    changed=(
-        ("_reveal(cohort, self._u2, self._u3", "_reveal(cohort, self._u2, {who for who, _ in message.signatures}"),
-        ("released_seeds(len(u3))", "released_seeds(len(u2))"),  # here the same number
-    ),
+    changed={
+        "_reveal(cohort, self._u2, self._u3": "_reveal(cohort, self._u2, {who for who, _ in message.signatures}",
+        "released_seeds(len(u3))": "released_seeds(len(u2))",  # here the same number
+    },
     shows=TOO_LITTLE,
 )
 
@@ -257,7 +257,7 @@ async def further_seeds_afterwards(attempt: Attempt) -> Seen:
 
 @with_coordinator(
     "None fits: seeds are drawn anew in each attempt.",
-    naive(changed=(("cohort.random_bytes(NOISE_SEED_BYTES)", "cohort.identity(cohort.me)"),), shows=TOO_LITTLE),
+    naive(changed={"cohort.random_bytes(NOISE_SEED_BYTES)": "cohort.identity(cohort.me)"}, shows=TOO_LITTLE),
     outcome="sum of the others",
 )
 async def noise_seeds_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:

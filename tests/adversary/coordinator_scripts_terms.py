@@ -341,7 +341,7 @@ drawn(
     Naive(
         PARTICIPANT,
         without=("the plan draws cohorts, and the round has no ticket",),
-        changed=(("ticket = codec.read_ticket(message.ticket)", "pass"),),
+        changed={"ticket = codec.read_ticket(message.ticket)": "pass"},
         also=(naive(WHOLE_ROSTER),),
         shows="goes on",
     ),
@@ -461,7 +461,7 @@ with_model(
     "All stop reading, and refuse.",
     Naive(
         "client.connection",
-        changed=(('raise DocumentMismatch(f"a document is longer than {largest} bytes")', "pass"),),
+        changed={'raise DocumentMismatch(f"a document is longer than {largest} bytes")': "pass"},
         also=(Naive.instead("wire.round_model", "if len(data) != model_bytes(dim, rule):", "if False:"),),
         shows="goes on",
     ),

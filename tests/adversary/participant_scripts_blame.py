@@ -95,11 +95,11 @@ GIVES_UP = Off.instead(
 )
 HURRIES = Off(  # nor does it wait for those that take noise back, after which all have answered
     ROUNDS,
-    changed=(
-        ("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),
-        ("linger = 1.0 if", "linger = 0.0 if"),
-        ("self._alive, AT_ONCE)", "self._alive, 1)"),
-    ),
+    changed={
+        "if not (unmasking.u3 & self._alive) - unmasking.received:": "if True:",
+        "linger = 1.0 if": "linger = 0.0 if",
+        "self._alive, AT_ONCE)": "self._alive, 1)",
+    },
     shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off.instead("server.exclusions", "sorted(aside)", "()", shows=BUDGET_REACHED)

@@ -304,7 +304,7 @@ def signs_other_sets(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
 
 
 COVERS = Off.lacking(SETS, "doesn't cover these sets", shows="an honest participant refused")
-TWICE = (("known and sender not in signed.signatures", "known"),)  # also when others are already asked for shares
+TWICE = {"known and sender not in signed.signatures": "known"}  # also when others are already asked for shares
 signs("signs-other-sets: signs survivors other than those it was sent", signs_other_sets, COVERS)
 signs(
     "sets-without-signature: sends zeros for its signature over the survivors",

@@ -37,8 +37,7 @@ def in_each_phase(
 ) -> None:
     """Register a script of five rounds; in round r participant 0 cheats in the r-th phase only.
 
-    Args:
-        but: phases in which the cheat goes unnoticed, since enough others have answered.
+    ``but``: phases in which the cheat goes unnoticed, since enough others have answered.
     """
 
     def twist(kind: str, round_: int) -> Twist:
@@ -134,11 +133,11 @@ in_each_phase(
     DEADLINE,
     Off(
         ATTEMPT,
-        changed=(
-            ("who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)", "self._inbox.takes(who)"),
-            ("        if who not in self._alive:\n            if isin", "        if False:\n            if isin"),
-            ("            elif item.phase == step.name:  #", "            else:  #"),
-        ),
+        changed={
+            "who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)": "self._inbox.takes(who)",
+            "        if who not in self._alive:\n            if isin": "        if False:\n            if isin",
+            "            elif item.phase == step.name:  #": "            else:  #",
+        },
     ),
     but=frozenset({CHECK, UNMASK}),
     silent=True,
@@ -185,10 +184,10 @@ def overruns(limit: str) -> Off:
     """Make a coordinator without this limit of an attempt's inbox."""
     return Off(
         INBOX,
-        changed=(
-            ("return participant not in self._overran", "return True"),
-            (f"        if {limit}:\n", "        if False:\n"),
-        ),
+        changed={
+            "return participant not in self._overran": "return True",
+            f"        if {limit}:\n": "        if False:\n",
+        },
     )
 
 
@@ -209,7 +208,6 @@ in_each_phase(
 
 
 async def everything_at_once(cheater: Cheater, honest: Any) -> Any:
-    """Send a message of every later phase before the first."""
     return [
         cheater.wrap(consistency=pb.ConsistencySignature(signature=bytes(64))),
         cheater.wrap(masked_input=pb.MaskedInputOffer(sha256=bytes(32), signature=bytes(64))),
@@ -237,7 +235,6 @@ study_script(
 
 
 async def heartbeats(cheater: Cheater, honest: Any) -> Any:
-    """Send heartbeats without reading the answers."""
     beat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
     for _ in range(600):
         await cheater.tell(beat)
@@ -372,7 +369,6 @@ by_other_culprits(
 
 
 async def old_numbers(cheater: Cheater, honest: Any) -> Any:
-    """Send its messages of round 1 unchanged before what is due."""
     old = [
         pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **{kind: content}))
         for kind, content in cheater.first.items()
@@ -398,7 +394,6 @@ study_script(
 
 
 async def second_session(cheater: Cheater, honest: Any) -> Any:
-    """Open a second session and go on in the first."""
     assert cheater.channel is not None
     second = await open_session(cheater.channel, cheater.identity, cheater.document.study)
     await second.send(pb.ParticipantMessage(ready=pb.Ready()))

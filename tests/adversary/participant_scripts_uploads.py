@@ -37,8 +37,7 @@ def one_upload(
 ) -> None:
     """Register a script in which participant 0 uploads differently, once.
 
-    Args:
-        told: a piece of the coordinator's answer to the upload; leave it out if the upload does not end.
+    ``told``: a piece of the coordinator's answer to the upload; leave it out if the upload does not end.
     """
 
     def other_answer(stage: Stage) -> str:
@@ -261,8 +260,7 @@ def in_addition(
 ) -> None:
     """Register a script of uploads beside the one that is due: they are refused and change nothing.
 
-    Args:
-        refusals: how many there must be, all for this reason.
+    ``refusals``: how many there must be, all for this reason.
     """
 
     def taken(stage: Stage) -> str:
@@ -298,7 +296,6 @@ async def two_at_once(cheater: Cheater, packed: bytes) -> None:
 
 
 async def too_early(cheater: Cheater, honest: Any) -> Any:
-    """Upload before the offer."""
     await cheater.unread_upload(frames(cheater.packed))
     return honest
 
@@ -314,10 +311,10 @@ async def with_wrong_tokens(cheater: Cheater, packed: bytes) -> None:
 
 # In `Uploads.stage`: the beginning of its condition, which no other place has.
 EXPECTED = "offer is None or offer.begin is None or not offer.granted or offer.complete or"
-UNASKED = ((EXPECTED, "offer is None and"),)
-STILL_HOLDS_IT = ("        if not offer.granted:\n            raise", "        if False:\n            raise")
-STILL_READ = (f"{' ' * 24}if not offer.granted:\n", f"{' ' * 24}if False:\n")
-SECOND_TIME = (("sender in self.u2 and sender not in self._u3", "sender in self.u2"),)
+UNASKED = {EXPECTED: "offer is None and"}
+STILL_HOLDS_IT = {"        if not offer.granted:\n            raise": "        if False:\n            raise"}
+STILL_READ = {f"{' ' * 24}if not offer.granted:\n": f"{' ' * 24}if False:\n"}
+SECOND_TIME = {"sender in self.u2 and sender not in self._u3": "sender in self.u2"}
 ONCE = "the vector counts once: the round ends in the exact sum, and the second stream is refused unread"
 in_addition(
     "uploads-again: uploads its vector a second time once it counts",
@@ -326,7 +323,7 @@ in_addition(
     Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
     Off(
         UPLOADS,
-        changed=(*UNASKED, STILL_HOLDS_IT, STILL_READ),
+        changed={**UNASKED, **STILL_HOLDS_IT, **STILL_READ},
         also=(Off(CORE, changed=SECOND_TIME),),
         shows="opens a wrong sum",
     ),

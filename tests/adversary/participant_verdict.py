@@ -23,19 +23,13 @@ _COMPLETED = "round_completed"
 
 @dataclass(frozen=True)
 class Blame:
-    """A participant that must be named for a cheat.
-
-    Attributes:
-        kind: the phase, by its message.
-        reason: a piece of the coordinator's reason.
-        excluded: from the study; else only from this attempt.
-    """
+    """A participant that must be named for a cheat."""
 
     who: int
-    kind: str
-    reason: str
+    kind: str  # the phase, by its message
+    reason: str  # a piece of the coordinator's reason
     round: int = 1
-    excluded: bool = False
+    excluded: bool = False  # from the study; else only from this attempt
 
 
 def study_script(

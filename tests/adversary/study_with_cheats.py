@@ -82,16 +82,11 @@ _patience_s: ContextVar[float] = ContextVar("patience_s", default=STUCK_S)
 
 @dataclass
 class Opened:
-    """A sum that a coordinator opened.
-
-    Attributes:
-        total: without the noise that was taken back.
-        answered: participants that took noise back.
-    """
+    """A sum that a coordinator opened."""
 
     u3: frozenset[int]
-    total: Vector
-    answered: frozenset[int] = frozenset()
+    total: Vector  # without the noise that was taken back
+    answered: frozenset[int] = frozenset()  # participants that took noise back
 
 
 @dataclass

@@ -228,7 +228,7 @@ def identities(folder: Path) -> list[IdentityKey]:
     return sorted(keys, key=lambda key: key.public)
 
 
-Twist = Callable[["Peer", Any], Iterable[pb.ParticipantMessage] | None]
+Twist = Callable[["Peer", Any], Iterable[pb.ParticipantMessage] | None]  # -> the messages to send instead, or None
 
 
 def refuses(code: int = 0) -> Twist:
@@ -240,17 +240,12 @@ def refuses(code: int = 0) -> Twist:
 
 @dataclass
 class Peer:
-    """One participant.
-
-    Attributes:
-        twists: by field of `PhaseMessage`, in rounds of `misbehaves`: returns the messages to send instead, or None.
-        uploader: replaces the upload in these rounds.
-    """
+    """One participant."""
 
     where: Coordinator
     identity: IdentityKey
-    twists: dict[str, Twist] = field(default_factory=dict)
-    uploader: Callable[[Peer, bytes], Awaitable[Any]] | None = None
+    twists: dict[str, Twist] = field(default_factory=dict)  # by field of `PhaseMessage`, in rounds of `misbehaves`
+    uploader: Callable[[Peer, bytes], Awaitable[Any]] | None = None  # replaces the upload in these rounds
     misbehaves: frozenset[int] = frozenset({1})
     value: float = 0.0  # of every coordinate of its update
     session: Any = None  # once it is connected, a `Session`
