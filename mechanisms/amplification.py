@@ -37,11 +37,9 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     whatever its content. Source: joint convexity; docs/privacy.md has the proof.
 
     Args:
-        orders: scalar or array, each > 1.
+        orders: scalar or array, each > 1; the result has its shape and is never above the curve.
         curve: cost of a round that surely holds the participant, same adjacency.
         q: its sampling rate, 0 to 1.
-
-    Returns an array of the shape of ``orders``; never above the curve.
 
     Raises ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
     """
@@ -74,14 +72,11 @@ def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     shares does not depend on who is sampled.
 
     Args:
-        orders: scalar or array of integers >= 2.
+        orders: scalar or array of integers >= 2; the result has its shape and is never above the curve.
         curve: cost of a round, replace-one, at twice the sensitivity; called once, with 2..max(orders).
         q: cohort over roster, 0 to 1.
 
-    Returns an array of the shape of ``orders``; never above the curve.
-
-    Raises:
-        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing values.
+    Raises ValueError: no integer order >= 2, a rate outside [0, 1], or a curve with negative or missing values.
     """
 
     def log_weights(j: Floats, cost: Floats) -> Floats:

@@ -55,11 +55,9 @@ def rounded_l2_bound(l2_norm: float, dim: int, beta: float) -> float:
     Source: [KLS21] Theorem 1 Eq. (2) and Prop. 22, with granularity 1.
 
     Args:
-        l2_norm: bound before rounding, grid units.
+        l2_norm: bound before rounding, grid units, as is the result, which is never below it.
         dim: vector length after padding.
         beta: in [0, 1); 0 means the worst case over all roundings.
-
-    Returns a bound in grid units; never below ``l2_norm``.
 
     Raises ValueError: an argument lies outside its range.
     """
@@ -128,14 +126,12 @@ def ddgauss_rdp(
     amplification.
 
     Args:
-        orders: scalar or array, each > 1.
+        orders: scalar or array, each > 1; the result has its shape.
         l2_bound, l1_bound: norms of the rounded update, grid units.
         dim: padded dimension.
         local_variance: of one share, grid units squared. A share in parts of variance 12 and more counts as one: its
             distance from one is at most 2^-167 a part and coordinate, which the allowance for floating point covers.
         shares: how many honest noise shares the sum carries, >= 1.
-
-    Returns an array of the shape of ``orders``.
 
     Raises ValueError: an order <= 1, or less local deviation than half a grid step (the theorem does not hold there).
     """
@@ -163,13 +159,11 @@ def skellam_rdp(
     is closed under sums, so v is all that matters: the shares' variances add, and there is no tau.
 
     Args:
-        orders: scalar or array of integers >= 2. The theorem covers no others.
+        orders: scalar or array of integers >= 2, the theorem covers no others; the result has its shape.
         l2_bound, l1_bound: norms of the rounded update, grid units; `rounded_l1_bound` gives the second. The
             update must be a vector of integers.
         central_variance: of the unknown noise in one coordinate of the sum, grid units squared: h times that of
             one share. The variance, not the mean of the two Poisson variables behind it, which is half of it.
-
-    Returns an array of the shape of ``orders``.
 
     Raises ValueError: an order that is no integer or below 2, a variance that is not positive, a negative norm.
     """

@@ -104,8 +104,6 @@ class BinomialStatement:
 class BinomialPlan(BinomialStatement):
     """Everything public about a study under binomial noise. One that exists keeps its promises.
 
-    Theorem, adjacency, trust: see the module.
-
     Raises InfeasiblePlan: the numbers contradict each other, the theorem's condition fails, sums may wrap, or epsilon
     of all rounds at h_min exceeds the target; TypeError: a field has another type than declared; nothing is converted.
     """

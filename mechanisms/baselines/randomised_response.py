@@ -177,10 +177,7 @@ class FrequencyEstimate:
 
 
 class ResponseEncoder:
-    """Randomise categories and decode histograms of one study. Both sides build it from the same plan.
-
-    Theorem, adjacency, trust: `mechanisms.mechanism.DESCRIPTIONS`.
-    """
+    """Randomise categories and decode histograms of one study. Both sides build it from the same plan."""
 
     def __init__(self, plan: ResponsePlan) -> None:
         self.plan = plan

@@ -48,13 +48,9 @@ def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBou
 
     eps <= ln(1 + (e^eps0 - 1) / (e^eps0 + 1) (8 sqrt(e^eps0 ln(4 / delta) / n) + 8 e^eps0 / n)), provided that eps0 <=
     ln(n / (16 ln(2 / delta))). Source: [FMT21] Theorem 3.1. Outside the condition, and where it is smaller, eps0 itself
-    is the answer, by name. n = ``honest`` and never the number of participants: the adversary knows the colluders'
-    reports and subtracts them. Adjacency and trust: see the module.
-
-    Args:
-        local_epsilon: eps0 > 0 of each report, with delta 0.
-        honest: n, the fewest honest reports in the sum, the protected one included.
-        delta: in (0, 1).
+    is the answer, by name. n = ``honest``, the fewest honest reports in the sum with the protected one, and never the
+    number of participants: the adversary knows the colluders' reports and subtracts them. Adjacency and trust: see the
+    module.
 
     Raises ValueError: an argument outside its range.
     """
