@@ -181,12 +181,8 @@ async def play(
     """
     fewest = (participants + 2) // 2 + 1
     options = {
-        "participants": participants,
-        "rounds": rounds,
-        "task": "synthetic",
-        "task_options": {"dim": 8},
-        "min_survivors": fewest,
-        "quorum": fewest,
+        **{"participants": participants, "rounds": rounds, "task": "synthetic", "task_options": {"dim": 8}},
+        **{"min_survivors": fewest, "quorum": fewest},
         **(study or {}),
     }
     # A study's name stands for its options.

@@ -47,11 +47,8 @@ PARTICIPANTS = 7  # with two assumed to collude five must stay: two may misbehav
 PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
 QUICK = {  # a phase with a silent participant lasts this long
     "connect_s": 30.0,
-    "advertise_keys_s": 20.0,
-    "share_keys_s": 20.0,
-    "masked_input_s": 20.0,
-    "consistency_check_s": 20.0,
-    "unmasking_s": 20.0,
+    **dict.fromkeys(("advertise_keys_s", "share_keys_s", "masked_input_s"), 20.0),
+    **dict.fromkeys(("consistency_check_s", "unmasking_s"), 20.0),
 }
 
 
@@ -61,16 +58,8 @@ def make_folder(directory: Path, **options: Any) -> Path:
     Tests make keys and dealings by hand, so keys are X25519 alone; the studies of other folders have the default.
     """
     chosen: dict[str, Any] = {
-        "key_agreement": "x25519",
-        "name": "seven",
-        "participants": PARTICIPANTS,
-        "hosts": 1,
-        "rounds": 2,
-        "epsilon": 1000.0,
-        "delta": 0.1,
-        "min_survivors": 5,
-        "quorum": 5,
-        "server_momentum": 0.0,
+        **{"key_agreement": "x25519", "name": "seven", "participants": PARTICIPANTS, "hosts": 1, "rounds": 2},
+        **{"epsilon": 1000.0, "delta": 0.1, "min_survivors": 5, "quorum": 5, "server_momentum": 0.0},
         "listen": "127.0.0.1:1",  # only named in host.toml; tests listen on a free port
     } | options
     make_local_study(directory, new_study(**chosen))
