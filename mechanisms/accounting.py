@@ -25,26 +25,18 @@ class UnknownEvent(ValueError):
 
 @dataclass(frozen=True)
 class RoundCharge:
-    """u3 of one attempt was frozen: from here on its cost stays, whether the sum is opened or not.
+    """u3 of one attempt was frozen: from here on its cost stays, whether the sum is opened or not."""
 
-    Attributes:
-        round, attempt: counted from 0 or 1 by the caller; each pair at most once.
-        survivors: u3, participants by roster position.
-        plan_identity: `Plan.identity` of the plan the vectors were encoded under.
-    """
-
-    round: int
-    attempt: int
-    survivors: frozenset[int]
-    plan_identity: str
+    round: int  # counted from 0 or 1 by the caller
+    attempt: int  # likewise; each pair of both at most once
+    survivors: frozenset[int]  # u3, participants by roster position
+    plan_identity: str  # `Plan.identity` of the plan the vectors were encoded under
 
 
 class Account:
     """The composed unamplified cost of the rounds of one study, per participant, at the plan's order.
 
-    Args:
-        plan: the study's plan.
-        events: charges already on record, for instance after a restart.
+    ``events``: charges already on record, for instance after a restart.
     """
 
     def __init__(self, plan: Plan, events: Iterable[RoundCharge] = ()) -> None:

@@ -4,22 +4,9 @@ Three bounds, from the most general to the most conditional. The coordinator and
 and pay the unamplified cost. Always, ``curve`` is the cost of one round in which the participant is surely sampled, at
 the fewest honest shares that the plan allows.
 
-`sampled_rdp` needs only that the participant's content has no influence on whether it is sampled. Proof. Fix the
-participant. Let S be who is sampled and who drops out, which has the same law whatever its content is. If S leaves it
-out, the sum has the same law A_S whatever its content; if S holds it, the law is B_S with its content and Z_S with zero
-in its place, its noise share present in both. The reader sees the mixture over S: P with its content, Q with zero. Let
-F(P, Q) = int P^a Q^(1-a) = e^((a-1) D_a(P || Q)). For a > 1, (x, y) -> x^a y^(1-a) is jointly convex on positive
-numbers (it is y f(x / y), the perspective of the convex f(t) = t^a), hence so is F, and by Jensen
-
-    F(P, Q) <= sum over S without it of Pr(S) F(A_S, A_S) + sum over S with it of Pr(S) F(B_S, Z_S)
-
-            <= (1 - q) 1 + q e^((a-1) eps(a)).
-
-The same holds with P and Q exchanged, as eps(a) bounds both directions. The bound grows with q, so an upper bound on
-the rate is enough. Over several rounds the costs add up if the participant is sampled at rate at most q whatever
-happened before: draw each round anew. The bound is linear in q, and cannot be better in general: where the sum without
-the participant looks nothing like the sum with zero in its place (others hold large updates, or its noise share leaves
-with it), nothing hides Z from B, and the bound is reached.
+`sampled_rdp` needs only that the participant's content has no influence on whether it is sampled; docs/privacy.md has
+the proof. The bound grows with q, so an upper bound on the rate is enough. Over several rounds the costs add up if the
+participant is sampled at rate at most q whatever happened before: draw each round anew.
 
 The other two are quadratic in q, because they need more: the sum without the participant must be one that a
 neighbouring data set could have given too. They take integer orders only. At each order the smaller of `sampled_rdp`
@@ -33,14 +20,9 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Curve = Callable[[Floats], Floats]
-"""Orders (n,) -> Renyi costs (n,) of one unsampled round, each >= 0; infinite where nothing is known."""
+from mechanisms.privacy_curves import HAIR, Curve, Floats
 
-# Relative allowance for a few dozen operations of 2^-53 each.
-_HAIR: Final = 1e-12
 # Allowance for the exponent of one term, relative to the sum of its parts' magnitudes.
 _ULPS: Final = 2.0**-50
 # exp of this, times any rate, is still a double.
@@ -52,21 +34,19 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     """Renyi cost of a sampled round: ln(1 - q + q e^((a-1) eps(a))) / (a-1), for any order a > 1.
 
     Content against zero, both directions; for every sampling that holds the participant with probability at most ``q``
-    whatever its content. Source: joint convexity; the module has the proof.
+    whatever its content. Source: joint convexity; docs/privacy.md has the proof.
 
     Args:
-        orders: scalar or array, each > 1.
+        orders: scalar or array, each > 1; the result has its shape and is never above the curve.
         curve: cost of a round that surely holds the participant, same adjacency.
         q: its sampling rate, 0 to 1.
-
-    Returns an array of the shape of ``orders``; never above the curve.
 
     Raises ValueError: an order <= 1, a rate outside [0, 1], or a curve with negative or missing values.
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all(alpha > 1):
         raise ValueError("Renyi orders must exceed 1")
-    _check_rate(q)
+    check_rate(q)
     flat = alpha.reshape(-1)
     unsampled = _values(curve, flat)
     if q == 0:
@@ -76,7 +56,7 @@ def sampled_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     small = np.log1p(q * np.expm1(np.minimum(exponent, _LARGE_EXPONENT)))
     # 1 + q e^x for 1 - q + q e^x: at most e^-600 too much.
     log_mean = np.where(exponent <= _LARGE_EXPONENT, small, np.logaddexp(0.0, math.log(q) + exponent))
-    return np.minimum(unsampled, log_mean * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
+    return np.minimum(unsampled, log_mean * (1 + HAIR) / (flat - 1)).reshape(alpha.shape)
 
 
 def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
@@ -92,14 +72,11 @@ def fixed_size_rdp(orders: Floats | float, curve: Curve, q: float) -> Floats:
     shares does not depend on who is sampled.
 
     Args:
-        orders: scalar or array of integers >= 2.
+        orders: scalar or array of integers >= 2; the result has its shape and is never above the curve.
         curve: cost of a round, replace-one, at twice the sensitivity; called once, with 2..max(orders).
         q: cohort over roster, 0 to 1.
 
-    Returns an array of the shape of ``orders``; never above the curve.
-
-    Raises:
-        ValueError: an order that is no integer >= 2, a rate outside [0, 1], or a curve with negative or missing values.
+    Raises ValueError: no integer order >= 2, a rate outside [0, 1], or a curve with negative or missing values.
     """
 
     def log_weights(j: Floats, cost: Floats) -> Floats:
@@ -142,7 +119,7 @@ def _binomial_bound(
     alpha = np.asarray(orders, dtype=np.float64)
     if not np.all((alpha >= 2) & (alpha == np.floor(alpha)) & (alpha < 2**31)):
         raise ValueError("this bound holds for integer Renyi orders >= 2 only")
-    _check_rate(q)
+    check_rate(q)
     if alpha.size == 0:
         return np.zeros(alpha.shape)
     flat = alpha.reshape(-1).astype(np.int64)
@@ -176,7 +153,7 @@ def _binomial_bound(
         with np.errstate(over="ignore", divide="ignore"):
             log_sum = shift + np.log(np.exp(exponents - shift[:, None]).sum(axis=1))
         bound[start : start + rows] = np.logaddexp(0.0, log_sum)
-    return np.minimum(unsampled, bound * (1 + _HAIR) / (flat - 1)).reshape(alpha.shape)
+    return np.minimum(unsampled, bound * (1 + HAIR) / (flat - 1)).reshape(alpha.shape)
 
 
 def _log_expm1(x: float) -> float:
@@ -193,6 +170,6 @@ def _values(curve: Curve, orders: Floats) -> Floats:
     return values
 
 
-def _check_rate(q: float) -> None:
+def check_rate(q: float) -> None:
     if not 0 <= q <= 1:
         raise ValueError(f"the sampling rate q must lie in 0 to 1, not {q!r}")

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.privacy_curves import SMALLEST_STDDEV, Floats
-from mechanisms.refusals import InfeasiblePlan
+from mechanisms.refusals import InfeasiblePlan, nearest
 from mechanisms.round_cost import (
     Noise,
     best_order,
@@ -39,14 +39,11 @@ _MARGIN: Final = 1e-9
 _SEARCHES: Final = 6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """The noise that was found, and for each reader the order at which all planned rounds cost least."""
+class Calibration(NamedTuple):
+    """The noise that was found, and by reader the order at which all planned rounds cost least."""
 
     noise: Noise
-    order: float
-    order_released: float
-    order_conditional: float
+    orders: dict[str, float]
 
 
 def smallest_variance(mechanism: str) -> Fraction:
@@ -158,9 +155,7 @@ def _solve(stated: Statement) -> Calibration:
     for other in (COORDINATOR, RELEASED, CONDITIONAL):
         if other not in orders:
             orders[other] = best_order(stated, found, other) if stated.amplified else order
-    return Calibration(
-        noise=found, order=orders[COORDINATOR], order_released=orders[RELEASED], order_conditional=orders[CONDITIONAL]
-    )
+    return Calibration(found, orders)
 
 
 def _bisect(reached: Callable[[int], bool], below: int, above: int, tolerance: float) -> int:
@@ -193,7 +188,13 @@ def calibrate(stated: Statement) -> Calibration:
     try:
         return _solve(stated)
     except InfeasiblePlan as problem:
-        raise InfeasiblePlan(problem.reason, *_suggest(stated, isinstance(problem, _TooManyBits))) from None
+        upward = range(stated.bits + 1, LARGEST_BITS + 1)
+        others = range(stated.bits - 1, 0, -1) if isinstance(problem, _TooManyBits) else upward
+
+        def works(bits: int, epsilon: float) -> bool:
+            return _works(replace(stated, bits=bits, epsilon=epsilon))
+
+        raise InfeasiblePlan(problem.reason, *nearest(stated.bits, others, stated.epsilon, works)) from None
 
 
 def _reaches(stated: Statement, noise: Noise, orders: Floats | float, target: float) -> bool:
@@ -222,18 +223,3 @@ def _works(stated: Statement) -> bool:
     except InfeasiblePlan:
         return False
     return True
-
-
-def _suggest(stated: Statement, fewer_bits: bool) -> tuple[str, dict[str, float | None]]:
-    """The nearest setting that works: in words, and as a change."""
-    upward = range(stated.bits + 1, LARGEST_BITS + 1)
-    others = range(stated.bits - 1, 0, -1) if fewer_bits else upward
-    for bits in others:
-        if _works(replace(stated, bits=bits)):
-            return f"{bits} bits work", {"bits": bits}
-    for step in range(1, 25):
-        epsilon = float(f"{stated.epsilon * 1.25**step:.3g}")
-        for bits in (stated.bits, *others[:8]):
-            if _works(replace(stated, bits=bits, epsilon=epsilon)):
-                return f"epsilon {epsilon:g} with {bits} bits works", {"epsilon": epsilon, "bits": bits}
-    return "use more clients, fewer rounds or a larger epsilon", {"rounds": None}

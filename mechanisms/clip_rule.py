@@ -3,12 +3,8 @@
 Layer l of an update is clipped to C_l and divided by s_l; the scaled vector then has norm at most S = sqrt(sum_l (C_l /
 s_l)^2). Where clips adapt, one coordinate a x (+1/2 or -1/2) is appended for each layer, +1/2 when the layer's norm was
 at most C_l, with a = kappa S: the norm of what is encoded is at most sqrt(S^2 + L a^2 / 4) = S sqrt(1 + L kappa^2 / 4).
-One granularity, one noise and one charge cover coordinates and bits; the coordinator adds no noise and learns no exact
-count.
-
-Everything scales with S. The plan fixes the granularity for the clips of the first round; in round t it is that
-granularity times S_t / S_1. In grid units norms, bounds, noise and privacy are then the same in every round, whatever
-the clips are. So the coordinator may choose them freely, and no charge depends on them.
+The granularity of round t is the plan's times S_t / S_1, so that in grid units norms, bounds, noise and privacy are the
+same in every round: the coordinator may choose clips freely, and no charge depends on them.
 
 Sources: per-layer clipping and layer-wise noise [MRTZ18] section 2; quantile clipping [ATMR21], with the bit inside the
 same sum in place of a noise split.
@@ -21,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types, known
 
 FIXED, GEOMETRIC, LINEAR = "fixed", "geometric", "linear"
 UPDATES: Final = (FIXED, GEOMETRIC, LINEAR)
@@ -36,12 +32,7 @@ LARGEST_CLIP: Final = 1e30
 def update_norm(clips: Sequence[float], sketch_rows: int) -> float:
     """Norm up to which clips leave an update unchanged, data units: the target of local training.
 
-    The ball that holds all layers. A sketch of L rows, which is clipped itself, has about 1 / sqrt(L) of the update's
-    norm.
-
-    Args:
-        clips: one for each layer, or the sketch's.
-        sketch_rows: L; 0 without a sketch.
+    The ball that holds all layers; a sketch of ``sketch_rows`` rows L has about 1 / sqrt(L) of the update's norm.
     """
     return math.hypot(*clips) * math.sqrt(sketch_rows or 1)
 
@@ -85,8 +76,8 @@ class ClipRule:
                 f"clip {', '.join(f'{clip:g}' for clip in self.clips[:3])} is out of range",
                 f"use a positive clip from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}",
             ),
-            (self.scaling in SCALINGS, f"unknown scaling {self.scaling!r}", f"use one of {SCALINGS}"),
-            (self.update in UPDATES, f"unknown clip update {self.update!r}", f"use one of {UPDATES}"),
+            known("scaling", self.scaling, SCALINGS),
+            known("clip update", self.update, UPDATES),
             (
                 not adaptive or 0 < self.quantile < 1,
                 f"quantile {self.quantile:g} must lie strictly between 0 and 1",

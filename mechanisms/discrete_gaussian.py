@@ -9,16 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from mechanisms.lattice_noise import (
-    FRACTION_BITS,
-    LARGEST_VARIANCE,
-    SAMPLER_DISTANCE,
-    TAIL_BITS,
-    LatticeNoise,
-    fixed_point_exp,
-)
-
-__all__ = ["LARGEST_VARIANCE", "SAMPLER_DISTANCE", "DiscreteGaussian", "discrete_gaussian", "gaussian_weights"]
+from mechanisms.lattice_noise import FRACTION_BITS, TAIL_BITS, LatticeNoise, fixed_point_exp
 
 
 def gaussian_weights(variance: Fraction, step: int) -> list[int]:
@@ -37,13 +28,10 @@ def gaussian_weights(variance: Fraction, step: int) -> list[int]:
     return weights
 
 
-class DiscreteGaussian(LatticeNoise):
-    """A sampler of N_Z(0, variance). Not closed under sums: the accountant adds tau for that."""
-
-    weights = staticmethod(gaussian_weights)
-
-
 @lru_cache(maxsize=16)  # a share and its parts
-def discrete_gaussian(variance: Fraction) -> DiscreteGaussian:
-    """The sampler for ``variance``, built once per process (up to some 30 milliseconds, 0.5 to 2 MB)."""
-    return DiscreteGaussian(variance)
+def discrete_gaussian(variance: Fraction) -> LatticeNoise:
+    """The sampler of N_Z(0, variance), built once per process (up to some 30 milliseconds, 0.5 to 2 MB).
+
+    Not closed under sums: the accountant adds tau for that.
+    """
+    return LatticeNoise(variance, gaussian_weights)

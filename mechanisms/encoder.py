@@ -61,22 +61,13 @@ def words_of_sum(total: NDArray[np.uint64], bits: int) -> Words:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A decoded sum.
+    """A decoded sum."""
 
-    Attributes:
-        mean: (dim,) float64, data units: the mean of the survivors' clipped updates, with noise.
-        below: for each layer the estimated share of survivors whose norm was at most its clip, in [0, 1], with noise;
-            empty where clips are fixed.
-        wrapping: how much of the sum may have wrapped around.
-        stddev: of the noise in one coordinate of ``mean``, at most, data units: see `mean_stddev`.
-        measured: what participants say of the model; None where they don't evaluate, or too few did.
-    """
-
-    mean: NDArray[np.float64]
-    below: tuple[float, ...]
-    wrapping: WrapEstimate
-    stddev: float
-    measured: MeanMetrics | None = None
+    mean: NDArray[np.float64]  # (dim,) data units: of the survivors' clipped updates, with noise
+    below: tuple[float, ...]  # by layer, noisy share of survivors of norm at most its clip; empty with fixed clips
+    wrapping: WrapEstimate  # how much of the sum may have wrapped around
+    stddev: float  # of the noise in one coordinate of ``mean``, at most, data units: see `mean_stddev`
+    measured: MeanMetrics | None = None  # of the model; None where participants don't evaluate, or too few did
 
 
 # The coordinator's Gaussian is drawn on a grid that much finer than its deviation, so that it is as good as continuous.
@@ -100,10 +91,8 @@ def mean_stddev(plan: Plan, survivors: int, clips: Sequence[float] | None = None
     that of the noisiest; a sketch also carries its collisions, which depend on the updates and aren't counted. It needs
     no data, so it is known before anything is spent.
 
-    Args:
-        survivors: number of updates in the sum, at least 1.
-        clips: of the round, one for each layer, data units; by default the plan's first ones.
-        silent: survivors that took no noise back.
+    ``clips``: of the round, one for each layer, data units; by default the plan's first ones. ``silent``: survivors
+    that took no noise back.
     """
     held = plan.clipping.clips if clips is None else tuple(clips)
     return (
@@ -132,11 +121,7 @@ class Encoder:
         survivors: in simulations, where they are known beforehand: parts of the noise that so many would take back
             are not added.
 
-    Attributes:
-        plan, clips: as given.
-        scales: of the layers, see `ClipRule.scales`.
-        granularity: grid step of this round, units of what is rotated.
-        rotation: the public one.
+    Attributes: ``granularity``, grid step of this round, units of what is rotated; ``scales``, of the layers.
 
     Raises ValueError: the seed has another length, or the clips don't fit the plan.
     """
@@ -211,8 +196,7 @@ class Encoder:
         Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
         order of additions in the rotation.
 
-        Raises:
-            InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any of them; nothing may be used then.
+        Raises InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any; nothing may be used then.
         """
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")
@@ -226,9 +210,8 @@ class Encoder:
     def without_surplus(self, total: Words, survivors: int, revealed: Iterable[Sequence[bytes]]) -> Words:
         """A sum without the noise that its survivors have taken back: a new array.
 
-        Args:
-            total: (padded_dim,) words below 2^bits.
-            revealed: for each survivor that has answered the seeds of the parts of `Plan.released_parts`, ascending.
+        ``total``: (padded_dim,) words below 2^bits; ``revealed``: for each survivor that has answered the seeds of the
+        parts of `Plan.released_parts`, ascending.
 
         Raises ValueError: another number of seeds.
         """
@@ -264,9 +247,7 @@ class Encoder:
     def appended(self, norms: NDArray[np.float64], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """What stands behind a clipped update before it is rotated: (`Plan.appended`,) clip bits, then the evaluation.
 
-        Args:
-            norms: (layers,) before clipping, data units.
-            metrics: as `encode` takes them.
+        ``norms``: (layers,) before clipping, data units.
         """
         rule, evaluation = self.plan.clipping, self.plan.evaluation
         # The same hair below its bound as the clipped layers: however large these are, rounding errors stay inside.

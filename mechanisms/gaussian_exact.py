@@ -42,7 +42,7 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
     Raises ValueError: an argument outside its range.
     """
-    _check_noise_multiplier(noise_multiplier)
+    check_noise_multiplier(noise_multiplier)
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and >= 0, not {epsilon!r}")
     return max(math.exp(_log_delta(noise_multiplier, epsilon)[0]), math.nextafter(0.0, 1.0))
@@ -60,9 +60,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
     Raises ValueError: an argument outside its range.
     """
-    _check_noise_multiplier(noise_multiplier)
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    check_noise_multiplier(noise_multiplier)
+    check_delta(delta)
     target = math.log(delta) * (1 + 2**-50)
     if _log_delta(noise_multiplier, 0.0)[0] <= target:
         return 0.0
@@ -103,9 +102,14 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     return high
 
 
-def _check_noise_multiplier(noise_multiplier: float) -> None:
+def check_noise_multiplier(noise_multiplier: float) -> None:
     if not 0 < noise_multiplier < math.inf:
         raise ValueError(f"the noise multiplier must be finite and > 0, not {noise_multiplier!r}")
+
+
+def check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie strictly between 0 and 1, not {delta!r}")
 
 
 def _log_delta(z: float, epsilon: float) -> tuple[float, float]:

@@ -17,7 +17,7 @@ tables [MTW04] (`mechanisms.noise_table`). For Skellam the convolution is argued
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final
@@ -86,35 +86,35 @@ def convolution_levels(variance: Fraction, widest: float = _WIDEST_TABLE) -> lis
     return list(zip(variances, steps, strict=True))
 
 
-class LatticeNoise(ABC):
+Weights = Callable[[Fraction, int], list[int]]
+"""(variance, step) -> integers proportional to P[X = step y], y = 0, 1, ..., to the last above 2^-150 of the first."""
+
+
+class LatticeNoise:
     """A sampler of one symmetric law for one rational variance. Immutable once built; safe to share between
     threads.
 
-    ``variance``: 0 < variance <= 2^54, of one coordinate, grid units squared. An exact `Fraction`, because the
-    accountant analyses this very number.
+    Args:
+        variance: 0 < variance <= 2^54, of one coordinate, grid units squared. An exact `Fraction`, because the
+            accountant analyses this very number.
+        weights: of the law.
 
     Attributes:
-        variance: as given.
         reach: the largest magnitude a draw can have.
         tables: one for each level; a draw is the sum of one draw from each.
 
     Raises ValueError: another type, or outside the range.
     """
 
-    def __init__(self, variance: Fraction) -> None:
+    def __init__(self, variance: Fraction, weights: Weights) -> None:
         if not isinstance(variance, Fraction) or not 0 < variance <= LARGEST_VARIANCE:
             raise ValueError("the variance must be a Fraction in (0, 2^54]")
-        self.variance = variance
-        laws = [(self.weights(v, step), step) for v, step in convolution_levels(variance)]
+        self.variance, self.weights = variance, weights
+        laws = [(weights(v, step), step) for v, step in convolution_levels(variance)]
         self.reach = sum((len(half) - 1) * step for half, step in laws)
         # The levels are added up in the narrowest words that hold their sum; 2^31 always does, see the constant above.
         self._dtype: type[np.signedinteger] = np.int16 if self.reach < 1 << 15 else np.int32
         self.tables = [NoiseTable(half, step, self._dtype) for half, step in laws]
-
-    @staticmethod
-    @abstractmethod
-    def weights(variance: Fraction, step: int) -> list[int]:
-        """Proportional to P[X = step y] for y = 0, 1, ..., to the last one above 2^-150 of the first."""
 
     def add(self, x: NDArray[np.int64], random_bytes: RandomBytes) -> None:
         """Add an independent draw to each entry of ``x``, in place, under a fresh key.

@@ -1,14 +1,9 @@
-"""The mechanisms by name: what each one proves, against whom, and which party must be trusted for it.
-
-Every mechanism answers the same four questions: how an update is encoded, how a sum is decoded, what a round reveals
-(its privacy curve) and how noise is planned. Those that send vectors share one encoder and one plan.
-"""
+"""The mechanisms by name: what each one proves, against whom, and which party must be trusted for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 # In signed terms and in ledgers: with another word, old rows no longer count towards a total.
 ZERO_OUT: Final = (
@@ -80,23 +75,3 @@ DESCRIPTIONS: Final = {
     )
 }
 """The last two are not served: `mechanisms.baselines`."""
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """One mechanism behind the common interface.
-
-    Attributes:
-        description: theorem, adjacency, trust.
-        plan: keyword arguments -> the frozen plan, or `InfeasiblePlan`.
-        encoder: (plan, 32 public bytes) -> an object with ``encode(update, random_bytes)`` -> words below 2^bits, and
-            ``decode_sum(total, survivors, ...)`` -> the estimate.
-        curve: (plan, honest) -> Renyi cost of one round at given orders; refuses where there is none.
-        epsilon: plan -> epsilon of all planned rounds at the plan's delta.
-    """
-
-    description: Description
-    plan: Callable[..., Any]
-    encoder: Callable[[Any, bytes], Any]
-    curve: Callable[[Any, int], Callable[[Any], Any]]
-    epsilon: Callable[[Any], float]

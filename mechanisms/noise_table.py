@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mechanisms.randomness import WordSource, uniform_below
+from mechanisms.randomness import Keystream, uniform_below
 
 CELLS: Final = 1 << 16
 BLOCK: Final = 1 << 16
@@ -26,10 +26,7 @@ _DEPTH: Final = 4
 
 
 class Scratch:
-    """Room for one block of draws, made once for a vector: fresh arrays would cost a tenth of the time.
-
-    ``size``: draws in the largest block.
-    """
+    """Room for blocks of up to ``size`` draws, made once for a vector: fresh arrays would cost a tenth of the time."""
 
     def __init__(self, size: int) -> None:
         self.words = np.empty(size, np.uint16)
@@ -73,14 +70,8 @@ class NoiseTable:
                 break
         self.cumulative: list[int] = list(accumulate(weights))
 
-    def draw(self, noise: NDArray[np.signedinteger], source: WordSource, scratch: Scratch) -> None:
-        """Overwrite ``noise`` with independent draws.
-
-        Args:
-            noise: (m,) of the table's dtype, contiguous, with m at most the scratch's size.
-            source: uniform bytes.
-            scratch: overwritten.
-        """
+    def draw(self, noise: NDArray[np.signedinteger], source: Keystream, scratch: Scratch) -> None:
+        """Independent draws into ``noise``, (m,) of the table's dtype, contiguous, m at most the scratch's size."""
         size = noise.size
         words, index, left_over = scratch.words[:size], scratch.index[:size], scratch.left_over[:size]
         source.fill(words.view(np.uint8))
@@ -91,7 +82,7 @@ class NoiseTable:
             np.greater_equal(words, full, out=left_over)
             self._settle(noise, left_over.nonzero()[0], source)
 
-    def _settle(self, noise: NDArray[np.signedinteger], todo: NDArray[np.intp], source: WordSource) -> None:
+    def _settle(self, noise: NDArray[np.signedinteger], todo: NDArray[np.intp], source: Keystream) -> None:
         """Redraw the entries ``todo`` of ``noise`` from the remainders."""
         for table, full in self.lookups[1:]:
             if not todo.size:

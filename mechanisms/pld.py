@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from mechanisms.gaussian_exact import gaussian_multiplier
+from mechanisms.amplification import check_rate
+from mechanisms.gaussian_exact import check_delta, check_noise_multiplier, gaussian_multiplier
 
 # The grid is refined until it no longer pays, or until it holds this many losses of one round, or of all rounds.
 _FIRST_POINTS: Final = 500
@@ -93,7 +94,11 @@ def poisson_gaussian_epsilon(noise_multiplier: float, q: float, rounds: int, del
 
     Raises ValueError: an argument outside its range.
     """
-    _check(noise_multiplier, q, rounds, delta)
+    check_noise_multiplier(noise_multiplier)
+    check_rate(q)
+    if type(rounds) is not int or rounds < 0:
+        raise ValueError(f"rounds must be a whole number from 0, not {rounds!r}")
+    check_delta(delta)
     if q == 0 or rounds == 0:
         return 0.0
     # Rounded down, so that plans whose noise differs by rounding alone share the work.
@@ -143,14 +148,3 @@ def _loss_range(z: float, q: float) -> float:
     top = math.log1p(q * math.expm1(extreme)) if extreme < 600 else math.log(q) + extreme
     bottom = math.log1p(q * math.expm1(-extreme)) if q < 1 else -extreme
     return top - bottom
-
-
-def _check(noise_multiplier: float, q: float, rounds: int, delta: float) -> None:
-    if not 0 < noise_multiplier < math.inf:
-        raise ValueError(f"the noise multiplier must be finite and > 0, not {noise_multiplier!r}")
-    if not 0 <= q <= 1:
-        raise ValueError(f"the sampling rate q must lie in 0 to 1, not {q!r}")
-    if type(rounds) is not int or rounds < 0:
-        raise ValueError(f"rounds must be a whole number from 0, not {rounds!r}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, not {delta!r}")

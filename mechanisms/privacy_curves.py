@@ -14,6 +14,7 @@ underestimate.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
@@ -24,6 +25,8 @@ from mechanisms.gaussian_exact import gaussian_epsilon
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 
 Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+"""Orders (n,) -> costs (n,) of one round, each >= 0; infinite where nothing is known."""
 
 GAUSSIAN_ORDER: Final = 1.0
 """Costs at this order are halved squares of Gaussian differential privacy's mu. No other order bounds them."""
@@ -37,7 +40,7 @@ SMALLEST_STDDEV: Final = Fraction(1, 2)
 """[KLS21] Theorem 1 asks for at least half a grid step of local deviation."""
 
 # Relative allowance for floating point: each formula here is a few dozen operations of 2^-53.
-_HAIR: Final = 1e-12
+HAIR: Final = 1e-12
 _EXACT_TAU_TERMS: Final = 4096
 
 
@@ -52,11 +55,9 @@ def rounded_l2_bound(l2_norm: float, dim: int, beta: float) -> float:
     Source: [KLS21] Theorem 1 Eq. (2) and Prop. 22, with granularity 1.
 
     Args:
-        l2_norm: bound before rounding, grid units.
+        l2_norm: bound before rounding, grid units, as is the result, which is never below it.
         dim: vector length after padding.
         beta: in [0, 1); 0 means the worst case over all roundings.
-
-    Returns a bound in grid units; never below ``l2_norm``.
 
     Raises ValueError: an argument lies outside its range.
     """
@@ -64,9 +65,9 @@ def rounded_l2_bound(l2_norm: float, dim: int, beta: float) -> float:
         raise ValueError("l2_norm >= 0, dim >= 1 and 0 <= beta < 1 must hold")
     worst_case = l2_norm + math.sqrt(dim)
     if beta == 0:
-        return worst_case * (1 + _HAIR)
+        return worst_case * (1 + HAIR)
     spread = math.sqrt(2 * math.log(1 / beta)) * (l2_norm + math.sqrt(dim) / 2)
-    return min(worst_case, math.sqrt(l2_norm * l2_norm + dim / 4 + spread)) * (1 + _HAIR)
+    return min(worst_case, math.sqrt(l2_norm * l2_norm + dim / 4 + spread)) * (1 + HAIR)
 
 
 def rounded_l1_bound(l2_bound: float, dim: int) -> float:
@@ -74,7 +75,7 @@ def rounded_l1_bound(l2_bound: float, dim: int) -> float:
 
     min(sqrt(d) D2, D2^2): Cauchy-Schwarz, and |x| <= x^2 on integers (so it holds on the integer grid only).
     """
-    return min(math.sqrt(dim) * l2_bound, l2_bound * l2_bound) * (1 + _HAIR)
+    return min(math.sqrt(dim) * l2_bound, l2_bound * l2_bound) * (1 + HAIR)
 
 
 def gaussian_cost(l2_bound: float, variance: Fraction) -> float:
@@ -95,7 +96,7 @@ def gaussian_cost(l2_bound: float, variance: Fraction) -> float:
     """
     if variance < SMALLEST_GAUSSIAN_SUM:
         return math.inf
-    return l2_bound * l2_bound / (2 * float(variance - _SMOOTHING)) * (1 + _HAIR)
+    return l2_bound * l2_bound / (2 * float(variance - _SMOOTHING)) * (1 + HAIR)
 
 
 def ddgauss_tau(local_variance: Fraction, shares: int) -> float:
@@ -113,7 +114,7 @@ def ddgauss_tau(local_variance: Fraction, shares: int) -> float:
     beyond = shares - 1 - k.size
     if beyond > 0:
         total += beyond * math.exp(exponent * (_EXACT_TAU_TERMS + 1) / (_EXACT_TAU_TERMS + 2))
-    return 10 * total * (1 + _HAIR)
+    return 10 * total * (1 + HAIR)
 
 
 def ddgauss_rdp(
@@ -125,14 +126,12 @@ def ddgauss_rdp(
     amplification.
 
     Args:
-        orders: scalar or array, each > 1.
+        orders: scalar or array, each > 1; the result has its shape.
         l2_bound, l1_bound: norms of the rounded update, grid units.
         dim: padded dimension.
         local_variance: of one share, grid units squared. A share in parts of variance 12 and more counts as one: its
             distance from one is at most 2^-167 a part and coordinate, which the allowance for floating point covers.
         shares: how many honest noise shares the sum carries, >= 1.
-
-    Returns an array of the shape of ``orders``.
 
     Raises ValueError: an order <= 1, or less local deviation than half a grid step (the theorem does not hold there).
     """
@@ -147,7 +146,7 @@ def ddgauss_rdp(
     s2, s1 = l2_bound / central, l1_bound / central
     per_coordinate = alpha * s2**2 / 2 + tau * dim
     slope = min((s2**2 + 2 * s1 * tau + tau**2 * dim), (s2 + math.sqrt(dim) * tau) ** 2) / 2
-    return np.minimum(per_coordinate, alpha * slope) * (1 + _HAIR)
+    return np.minimum(per_coordinate, alpha * slope) * (1 + HAIR)
 
 
 def skellam_rdp(
@@ -160,13 +159,11 @@ def skellam_rdp(
     is closed under sums, so v is all that matters: the shares' variances add, and there is no tau.
 
     Args:
-        orders: scalar or array of integers >= 2. The theorem covers no others.
+        orders: scalar or array of integers >= 2, the theorem covers no others; the result has its shape.
         l2_bound, l1_bound: norms of the rounded update, grid units; `rounded_l1_bound` gives the second. The
             update must be a vector of integers.
         central_variance: of the unknown noise in one coordinate of the sum, grid units squared: h times that of
             one share. The variance, not the mean of the two Poisson variables behind it, which is half of it.
-
-    Returns an array of the shape of ``orders``.
 
     Raises ValueError: an order that is no integer or below 2, a variance that is not positive, a negative norm.
     """
@@ -181,7 +178,7 @@ def skellam_rdp(
     # Divided twice: the square of a small variance may not be a double.
     gaussian = alpha * squared / (2 * variance)
     fine = ((2 * alpha - 1) * squared + 6 * l1_bound) / (4 * variance) / variance
-    return (gaussian + np.minimum(fine, 3 * l1_bound / (2 * variance))) * (1 + _HAIR)
+    return (gaussian + np.minimum(fine, 3 * l1_bound / (2 * variance))) * (1 + HAIR)
 
 
 def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) -> float:
@@ -202,15 +199,15 @@ def rdp_to_epsilon(orders: Floats | float, rdp: Floats | float, delta: float) ->
         if cost == 0:
             return 0.0
         if cost < math.inf:
-            exact = gaussian_epsilon(1 / math.sqrt(2 * cost * (1 + _HAIR)), delta)
+            exact = gaussian_epsilon(1 / math.sqrt(2 * cost * (1 + HAIR)), delta)
         alpha, bound = alpha[~gaussian], bound[~gaussian]
         if not alpha.size:
             return exact
-    if (-np.expm1(-bound) * (1 + _HAIR) < delta * delta).any():
+    if (-np.expm1(-bound) * (1 + HAIR) < delta * delta).any():
         return 0.0
     gain = np.log1p(-1 / alpha)
     price = -(math.log(delta) + np.log(alpha)) / (alpha - 1)
-    slack = _HAIR * (bound + np.abs(gain) + np.abs(price))
+    slack = HAIR * (bound + np.abs(gain) + np.abs(price))
     return min(exact, max(0.0, float(np.min(bound + gain + price + slack))))
 
 
@@ -231,7 +228,7 @@ def epsilon_with_sampler_error(orders: Floats | float, rdp: Floats | float, delt
 
 
 def _sampler_error(epsilon: float, draws: int) -> float:
-    return (1 + math.exp(epsilon)) * draws * SAMPLER_DISTANCE * (1 + _HAIR) if epsilon <= 600 else math.inf
+    return (1 + math.exp(epsilon)) * draws * SAMPLER_DISTANCE * (1 + HAIR) if epsilon <= 600 else math.inf
 
 
 def _no_less(orders: Floats | float, rdp: Floats | float, delta: float) -> float:

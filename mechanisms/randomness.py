@@ -10,7 +10,7 @@ without special instructions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -26,13 +26,6 @@ _ZEROS: Final = bytes(1 << 16)
 
 class RandomnessFailed(RuntimeError):
     """The source of randomness returned something else than it was asked for. Nothing may be sent."""
-
-
-class WordSource(Protocol):
-    """What the samplers draw from: uniform independent 16-bit words and integers."""
-
-    def fill(self, out: NDArray[np.uint8]) -> None:
-        """Overwrite ``out`` (contiguous, any length) with fresh uniform bytes."""
 
 
 class Keystream:
@@ -62,7 +55,7 @@ def fresh_keystream(random_bytes: RandomBytes) -> Keystream:
     return Keystream(bytes(random_bytes(KEY_BYTES)))
 
 
-def uniform_below(bound: int, source: WordSource) -> int:
+def uniform_below(bound: int, source: Keystream) -> int:
     """An integer exactly uniform on [0, bound), by rejection on the bits that ``bound - 1`` needs.
 
     Raises ValueError: ``bound`` < 1.

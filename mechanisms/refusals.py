@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
 from typing import Any, Final
 
+Rule = tuple[bool, str, str]
+"""(holds, reason, suggestion)"""
 KINDS: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "Fraction": Fraction}
 
 
@@ -35,8 +37,39 @@ def check_types(plan: Any, kinds: Mapping[str, type] = KINDS) -> None:
             raise TypeError(f"plan: {field.name} must be {kind.__name__}")
 
 
-def check_rules(rules: Iterable[tuple[bool, str, str]]) -> None:
-    """Raise InfeasiblePlan for the first of the rules (holds, reason, suggestion) that doesn't hold."""
+def known(what: str, name: object, names: Sequence[str]) -> Rule:
+    """The rule that a name is one of those."""
+    return name in names, f"unknown {what} {name!r}", f"use one of {names}"
+
+
+def check_rules(rules: Iterable[Rule]) -> None:
+    """Raise InfeasiblePlan for the first of the rules that doesn't hold."""
     for holds, reason, suggestion in rules:
         if not holds:
             raise InfeasiblePlan(reason, suggestion)
+
+
+def floats_of(plan: type, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a plan's fields by name, with whole numbers as floats where the field is one."""
+    kinds = {field.name: field.type for field in fields(plan)}
+    return {name: float(value) if kinds.get(name) == "float" else value for name, value in stated.items()}
+
+
+def nearest(
+    bits: int, others: Sequence[int], epsilon: float, works: Callable[[int, float], bool]
+) -> tuple[str, dict[str, float | None]]:
+    """The nearest setting that works, in words and as a change: other bits, else the lowest epsilon.
+
+    Args:
+        others: numbers of bits to try, from the nearest on.
+        works: whether a plan with (bits, epsilon) does.
+    """
+    for other in others:
+        if works(other, epsilon):
+            return f"{other} bits work", {"bits": other}
+    for step in range(1, 25):
+        larger = float(f"{epsilon * 1.25**step:.3g}")
+        for one in (bits, *others[:8]):
+            if works(one, larger):
+                return f"epsilon {larger:g} with {one} bits works", {"epsilon": larger, "bits": one}
+    return "use more clients, fewer rounds or a larger epsilon", {"rounds": None}

@@ -47,25 +47,16 @@ ROTATIONS: Final = ("hadamard", "hadamard-blocks")
 _MOST_PADDING: Final = Fraction(1, 20)
 
 
-def padded_dimension(dim: int) -> int:
-    """The smallest power of two that is at least ``dim`` (>= 1)."""
-    if dim < 1:
-        raise ValueError("dim must be at least 1")
-    return 1 << (dim - 1).bit_length()
-
-
 def rotation_layout(dim: int, kind: str) -> tuple[int, int]:
     """Block length and padded length of a rotation; a function of its arguments alone.
 
-    Args:
-        dim: length before padding, >= 1.
-        kind: "hadamard" or "hadamard-blocks".
-
-    Returns (block_dim, padded_dim): a power of two, and how many coordinates come out.
+    Returns (block_dim, padded_dim): a power of two, and how many coordinates come out of ``dim``.
 
     Raises ValueError: ``dim`` < 1 or an unknown kind.
     """
-    whole = padded_dimension(dim)
+    if dim < 1:
+        raise ValueError("dim must be at least 1")
+    whole = 1 << (dim - 1).bit_length()
     if kind == "hadamard":
         return whole, whole
     if kind != "hadamard-blocks":
@@ -143,12 +134,8 @@ def _one_pass(source: NDArray[np.float64], bits: int, inner: int, out: NDArray[n
 class Rotation:
     """One public rotation of R^dim into R^padded_dim and back. Immutable; safe to share between threads.
 
-    Args:
-        seed: 32 public bytes.
-        dim: length of the vectors before padding.
-        kind: see `rotation_layout`.
-
-    ``dim``, ``block_dim``, ``padded_dim``: lengths of the input, of one block and of the output.
+    ``seed``: 32 public bytes. ``dim``, ``block_dim``, ``padded_dim``: lengths of the input, of one block and of the
+    output.
 
     Raises ValueError: the seed has another length, ``dim`` < 1 or an unknown kind.
     """

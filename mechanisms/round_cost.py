@@ -4,12 +4,10 @@ Costs are Renyi divergences at given orders, or at order 1 exact Gaussian costs 
 sampling doesn't amplify. Adjacency is that of the mechanism (`mechanisms.mechanism`); for the
 three that add noise to a sum it is one participant's update against zero, its noise share present.
 
-- coordinator: every round that holds the participant, unamplified.
-  With epochs a participant is in one round of each epoch, and as many rounds count as there are epochs, for every
-  reader.
+- coordinator: every round that holds the participant, unamplified; with epochs, for every reader, one of each epoch.
 - released: readers of the released models only, who don't know who took part: amplified by the prior rate q with
-  `amplification.sampled_rdp`, which holds whatever decides who takes part and who leaves. With "fixed" sampling the
-  owner also states that leaving is independent of identity, and `amplification.fixed_size_rdp` may be the smaller one.
+  `amplification.sampled_rdp`. With "fixed" sampling the owner also states that leaving is independent of identity, and
+  `amplification.fixed_size_rdp` may be the smaller one.
 - conditional: the published figure, `amplification.poisson_rdp`: it holds if all had been drawn independently,
   which no outsider can check. Of a central Gaussian the smaller of it and `pld.poisson_gaussian_epsilon`.
 """
@@ -17,9 +15,9 @@ three that add noise to a sum it is one participant's update against zero, its n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +26,9 @@ from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.pld import poisson_gaussian_epsilon, poisson_gaussian_multiplier
 from mechanisms.privacy_curves import (
     GAUSSIAN_ORDER,
+    HAIR,
     SMALLEST_GAUSSIAN_PART,
+    Curve,
     Floats,
     ddgauss_rdp,
     epsilon_with_sampler_error,
@@ -52,9 +52,6 @@ from mechanisms.statement import (
     participations,
 )
 
-Curve = Callable[[Floats], Floats]
-
-_HAIR: Final = 1e-12  # as in `mechanisms.privacy_curves`
 LARGEST_SAMPLED_ORDER: Final = 1024
 """The sums of the amplification theorems have as many terms as the order."""
 
@@ -92,35 +89,23 @@ def round_curve(stated: Statement, noise: Noise, honest: int, times: int = 1) ->
     variance = noise.local_variance
     if stated.noise_parts:
         variance = stated.share_variance(variance, honest + stated.colluders)
+    central = variance * honest
     if stated.mechanism == DDGAUSS:
-        central = variance * honest
+        bounds: dict[str, Any] = {"l2_bound": l2_bound, "l1_bound": l1_bound, "local_variance": variance}
 
         def renyi(orders: Floats) -> Floats:
-            bounds = [
-                ddgauss_rdp(
-                    orders,
-                    l2_bound=l2_bound,
-                    l1_bound=l1_bound,
-                    dim=stated.padded_dim,
-                    local_variance=variance,
-                    shares=shares,
-                )
-                for shares in {honest, stated.h_min}
-            ]
-            return np.minimum(bounds[0], bounds[-1])
+            costs = partial(ddgauss_rdp, orders, **bounds, dim=stated.padded_dim)
+            found = [costs(shares=shares) for shares in {honest, stated.h_min}]
+            return np.minimum(found[0], found[-1])
 
     elif stated.mechanism == SKELLAM:
-        central = variance * honest
-
-        def renyi(orders: Floats) -> Floats:
-            return skellam_rdp(orders, l2_bound=l2_bound, l1_bound=l1_bound, central_variance=central)
-
+        renyi = partial(skellam_rdp, l2_bound=l2_bound, l1_bound=l1_bound, central_variance=central)
     else:
         # One discrete Gaussian: [CKS20] Theorem 4, summed over the coordinates. Against local noise the whole report is
         # replaced, not removed: no other noise hides that it exists.
         central = variance if stated.mechanism == LOCAL else variance * stated.h_min
         l2_bound *= 2 if stated.mechanism == LOCAL else 1
-        slope = l2_bound * l2_bound / (2 * float(central)) * (1 + _HAIR)
+        slope = l2_bound * l2_bound / (2 * float(central)) * (1 + HAIR)
 
         def renyi(orders: Floats) -> Floats:
             return orders * slope

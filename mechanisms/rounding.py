@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.randomness import Keystream, RandomBytes, WordSource, fresh_keystream
+from mechanisms.randomness import Keystream, RandomBytes, fresh_keystream
 
 # A try succeeds with probability >= 1 - beta ([KLS21] Prop. 22); the plan keeps beta <= 0.9: 1000 tries fail
 # with probability below 2^-150, which then is a broken input and not bad luck.
@@ -35,7 +35,7 @@ class RoundingFailed(RuntimeError):
     """No rounding met the norm bound. The vector must not be sent."""
 
 
-def _settle(excess: float, source: WordSource) -> bool:
+def _settle(excess: float, source: Keystream) -> bool:
     """An exact Bernoulli(excess), 0 < excess < 1, for the draws that 53 bits leave open."""
     raw = np.empty(8, np.uint8)
     while 0.0 < excess < 1.0:
@@ -55,7 +55,7 @@ class _Scratch:
         self.up = np.empty(size, np.bool_)
         self.sure = np.empty(size, np.bool_)
 
-    def round(self, values: NDArray[np.float64], source: WordSource, out: NDArray[np.int64]) -> int:
+    def round(self, values: NDArray[np.float64], source: Keystream, out: NDArray[np.int64]) -> int:
         """Round ``values`` (m,), finite and below 2^31 in size, to a neighbouring integer in ``out``, without bias.
 
         Integers stay as they are. It works on magnitudes: the fractional part of |value| is exact in floating point,
@@ -87,7 +87,7 @@ class _Scratch:
         square = float(np.dot(whole, whole))
         return int(square) if square < _WORD else squared_norm(out)
 
-    def round_all(self, values: NDArray[np.float64], source: WordSource, out: NDArray[np.int64]) -> int:
+    def round_all(self, values: NDArray[np.float64], source: Keystream, out: NDArray[np.int64]) -> int:
         """`round` of a vector of any length, block by block."""
         blocks = [slice(start, start + _BLOCK) for start in range(0, values.size, _BLOCK)]
         return sum(self.round(values[block], source, out[block]) for block in blocks)
@@ -123,7 +123,7 @@ def conditional_round(
         norm = math.sqrt(np.dot(values, values))  # infinite or NaN if any value is; never below the largest of them
     if not norm + math.sqrt(values.size) < LARGEST_NORM:
         raise RoundingFailed("the vector is too long for exact 64-bit norms")
-    source: Keystream = fresh_keystream(random_bytes)
+    source = fresh_keystream(random_bytes)
     scratch = _Scratch(min(values.size, _BLOCK))
     rounded, second = np.empty(values.size, np.int64), np.empty(values.size, np.int64)
     meets = scratch.round_all(values, source, rounded) <= squared_limit
@@ -145,11 +145,8 @@ def conditional_round_rows(
 ) -> NDArray[np.int64]:
     """`conditional_round` of each row by itself, all under one key: rows above the limit alone are drawn again.
 
-    Args:
-        values: (n, d), contiguous, grid units.
-        squared_limit, random_bytes, most_tries: as there; the limit is that of one row.
-
-    Returns (n, d) int64, the same law as n calls; of a single row the same values from the same random bytes.
+    ``values``: (n, d), contiguous, grid units; ``squared_limit`` is that of one row. Returns (n, d) int64, the same law
+    as n calls; of a single row the same values from the same random bytes.
 
     Raises RoundingFailed: as there, for any of the rows.
     """
@@ -157,7 +154,7 @@ def conditional_round_rows(
         norms = np.sqrt(np.einsum("ij,ij->i", values, values))
     if not np.all(norms + math.sqrt(values.shape[1]) < LARGEST_NORM):
         raise RoundingFailed("a vector is too long for exact 64-bit norms")
-    source: Keystream = fresh_keystream(random_bytes)
+    source = fresh_keystream(random_bytes)
     rounded = np.empty(values.shape, np.int64)
     scratch = _Scratch(min(values.size, _BLOCK))
     left = np.arange(len(values))

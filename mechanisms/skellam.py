@@ -13,8 +13,6 @@ from typing import Final
 
 from mechanisms.lattice_noise import FRACTION_BITS, TAIL_BITS, LatticeNoise, fixed_point_exp
 
-__all__ = ["Skellam", "skellam", "skellam_weights"]
-
 _ONE: Final = 1 << FRACTION_BITS
 # Terms of the trapezoid rule below 2^-240 of the first are left out: the last weights, 2^-150 of the peak, are still
 # right to 80 bits.
@@ -99,13 +97,7 @@ def _weights_at_multiples(variance: Fraction, step: int) -> list[int]:
     return weights[:-1]
 
 
-class Skellam(LatticeNoise):
-    """A sampler of Sk(0, variance): closed under sums, so only the variance of the whole sum matters."""
-
-    weights = staticmethod(skellam_weights)
-
-
 @lru_cache(maxsize=16)  # a share and its parts
-def skellam(variance: Fraction) -> Skellam:
-    """The sampler for ``variance``, built once per process (up to a few tenths of a second, 0.5 to 2 MB)."""
-    return Skellam(variance)
+def skellam(variance: Fraction) -> LatticeNoise:
+    """The sampler of Sk(0, variance), built once per process (up to a few tenths of a second, 0.5 to 2 MB)."""
+    return LatticeNoise(variance, skellam_weights)

@@ -45,10 +45,8 @@ _BLOCK: Final = 1 << 15
 def sketch_shape(dim: int, rows: int, ratio: float) -> int:
     """The width that compresses ``dim`` coordinates ``ratio`` times into ``rows`` rows, at least 1.
 
-    Args:
-        dim: coordinates before compression, >= 1.
-        rows: L >= 1; [CCKS22]'s experiments have 15.
-        ratio: coordinates per bucket, finite and positive; below 1 it is no compression.
+    ``rows`` >= 1; [CCKS22]'s experiments have 15. ``ratio``: coordinates per bucket, positive; below 1 it is no
+    compression.
 
     Raises ValueError: an argument outside its range.
     """
@@ -60,13 +58,7 @@ def sketch_shape(dim: int, rows: int, ratio: float) -> int:
 
 
 class RowHash:
-    """Bucket and sign of the coordinates of one row, drawn in order.
-
-    Args:
-        seed: 32 public bytes.
-        row: which one, >= 0.
-        width: number of buckets.
-    """
+    """Bucket and sign of the coordinates of one row of ``width`` buckets, drawn in order."""
 
     def __init__(self, seed: bytes, row: int, width: int) -> None:
         tail = row.to_bytes(4, "little") + seed
@@ -99,11 +91,7 @@ class CountMeanSketch:
         seed: 32 public bytes that no party chose.
         dim: length of the vectors, >= 1.
         rows: L >= 1, independent rows.
-        width: w in 1..2^24, buckets of a row.
-
-    Attributes:
-        dim, rows, width: as above.
-        size: rows * width, length of a sketch.
+        width: w in 1..2^24, buckets of a row; ``size`` is rows * width, the length of a sketch.
 
     Raises ValueError: an argument outside its range.
     """
@@ -115,11 +103,8 @@ class CountMeanSketch:
             raise ValueError("a sketch needs dim and rows of at least 1, and fewer than 2^32 rows")
         if not 1 <= width <= LARGEST_WIDTH:
             raise ValueError(f"a sketch has 1 to {LARGEST_WIDTH} buckets a row, not {width}; use more rows")
-        self._seed = seed
-        self.dim = dim
-        self.rows = rows
-        self.width = width
-        self.size = rows * width
+        self._seed, self.dim = seed, dim
+        self.rows, self.width, self.size = rows, width, rows * width
 
     def encode(self, vector: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(dim,) float16, float32 or float64, finite -> (size,) float64, row after row; linear up to rounding.

@@ -10,7 +10,7 @@ from typing import Final
 from mechanisms import noise_parts
 from mechanisms.clip_rule import ClipRule
 from mechanisms.evaluation import NOT_EVALUATED, Evaluation
-from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
+from mechanisms.refusals import KINDS, InfeasiblePlan, Rule, check_rules, check_types, known
 from mechanisms.rotation import ROTATIONS, rotation_layout
 
 DDGAUSS, SKELLAM, GAUSSIAN, LOCAL = "ddgauss", "skellam", "gaussian", "local-gaussian"
@@ -84,17 +84,13 @@ class Statement:
         check_rules((*self._ranges(), *self._sampling_rules(), *self._shape_rules()))
         self._check_counts()
 
-    def _ranges(self) -> list[tuple[bool, str, str]]:
+    def _ranges(self) -> list[Rule]:
         endless = [f.name for f in fields(self) if f.type == "float" and not math.isfinite(getattr(self, f.name))]
         return [
-            (
-                self.mechanism in VECTOR_MECHANISMS,
-                f"unknown mechanism {self.mechanism!r}",
-                f"use one of {VECTOR_MECHANISMS}",
-            ),
-            (self.target in TARGETS, f"unknown target {self.target!r}", f"use one of {TARGETS}"),
-            (self.sampling in SAMPLINGS, f"unknown sampling {self.sampling!r}", f"use one of {SAMPLINGS}"),
-            (self.rotation in ROTATIONS, f"unknown rotation {self.rotation!r}", f"use one of {ROTATIONS}"),
+            known("mechanism", self.mechanism, VECTOR_MECHANISMS),
+            known("target", self.target, TARGETS),
+            known("sampling", self.sampling, SAMPLINGS),
+            known("rotation", self.rotation, ROTATIONS),
             (not endless, f"{', '.join(endless)}: infinite or not a number", "state finite numbers"),
             (1 <= self.dim <= LARGEST_DIM, f"dim {self.dim} is out of range", f"use 1 to {LARGEST_DIM}"),
             (1 <= self.bits <= LARGEST_BITS, f"bits {self.bits} is out of range", f"use 1 to {LARGEST_BITS}"),
@@ -118,7 +114,7 @@ class Statement:
             ),
         ]
 
-    def _sampling_rules(self) -> list[tuple[bool, str, str]]:
+    def _sampling_rules(self) -> list[Rule]:
         sampled = self.sampling != NO_SAMPLING
         return [
             (
@@ -143,7 +139,7 @@ class Statement:
             ),
         ]
 
-    def _shape_rules(self) -> list[tuple[bool, str, str]]:
+    def _shape_rules(self) -> list[Rule]:
         sketched = self.sketch_rows != 0 or self.sketch_width != 0
         coded = self.coded_dim
         expected = rotation_layout(coded, self.rotation)[1] if self.rotation in ROTATIONS and coded >= 1 else 0

@@ -30,17 +30,12 @@ FEWEST_VALUES: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class WrapEstimate:
-    """What the monitor says of one sum.
-
-    Attributes:
-        stddev: of a coordinate before the wrap, grid units; infinite if the values are as good as uniform: then the sum
-            is useless, and only a lower bound is known, about 2^B sqrt(ln(d / 14)) / 2 pi.
-        share: of the coordinates, how many lie outside [-2^(B-1), 2^(B-1)) before the wrap, in 0..1; 1 if
-            ``stddev`` is infinite.
+    """What the monitor says of one sum. Values as good as uniform have an infinite ``stddev``: the sum is useless then,
+    and only a lower bound is known, about 2^B sqrt(ln(d / 14)) / 2 pi.
     """
 
-    stddev: float
-    share: float
+    stddev: float  # of a coordinate before the wrap, grid units
+    share: float  # of the coordinates that lie outside [-2^(B-1), 2^(B-1)) before the wrap; 1 if ``stddev`` is infinite
 
 
 def estimate_wrapping(centred: NDArray[np.int64], bits: int) -> WrapEstimate:

@@ -30,16 +30,13 @@ _SQLITE: Final = b"SQLite format 3\0"
 _VERSION: Final = "PRAGMA data_version"  # another one after each commit of another process
 _LONGEST_S, _PAUSE_S = 10.0, 0.005
 _LARGEST_MANIFEST: Final = 64 << 20
+LeaveOut = Callable[[Path], object]
+Beside = Callable[[Path], Mapping[str, bytes]]
+Moment = Callable[[Mapping[Path, sqlite3.Connection]], bool] | None  # None: any will do
 
 
 def write_archive(
-    archive: Path,
-    folder: Path,
-    about: Mapping[str, Any],
-    *,
-    leave_out: Callable[[Path], object],
-    beside: Callable[[Path], Mapping[str, bytes]],
-    now: Callable[[Mapping[Path, sqlite3.Connection]], bool] = lambda databases: True,
+    archive: Path, folder: Path, about: Mapping[str, Any], *, leave_out: LeaveOut, beside: Beside, now: Moment = None
 ) -> dict[str, Any]:
     """Write a folder into a new file, which only its owner can read; returns what its manifest says.
 
@@ -76,13 +73,7 @@ def write_archive(
 
 
 def _write(
-    file: BinaryIO,
-    work: Path,
-    folder: Path,
-    about: Mapping[str, Any],
-    leave_out: Callable[[Path], object],
-    beside: Callable[[Path], Mapping[str, bytes]],
-    now: Callable[[Mapping[Path, sqlite3.Connection]], bool],
+    file: BinaryIO, work: Path, folder: Path, about: Mapping[str, Any], leave_out: LeaveOut, beside: Beside, now: Moment
 ) -> dict[str, Any]:
     digests: dict[str, str] = {}
     tables: dict[str, dict[str, int]] = {}
@@ -116,7 +107,7 @@ def _write(
     return manifest
 
 
-def files_in(folder: Path, leave_out: Callable[[Path], object]) -> Iterator[Path]:
+def files_in(folder: Path, leave_out: LeaveOut) -> Iterator[Path]:
     """Every file in a folder, but those that only a running process needs.
 
     Raises InputFailure: a part of it is elsewhere, and would be missing in the copy.
@@ -131,7 +122,7 @@ def files_in(folder: Path, leave_out: Callable[[Path], object]) -> Iterator[Path
                 yield path
 
 
-def databases(folder: Path, leave_out: Callable[[Path], object]) -> list[Path]:
+def databases(folder: Path, leave_out: LeaveOut) -> list[Path]:
     """The SQLite files in a folder."""
 
     def is_one(path: Path) -> bool:
@@ -142,9 +133,7 @@ def databases(folder: Path, leave_out: Callable[[Path], object]) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _at_one_moment(
-    paths: list[Path], now: Callable[[Mapping[Path, sqlite3.Connection]], bool]
-) -> Iterator[dict[Path, sqlite3.Connection]]:
+def _at_one_moment(paths: list[Path], now: Moment) -> Iterator[dict[Path, sqlite3.Connection]]:
     """Databases in read transactions that see all of them as they were at one moment that ``now`` agrees to.
 
     Raises StorageError: one can't be read, or they are written to without a pause.
@@ -166,7 +155,7 @@ def _at_one_moment(
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if before == [watcher.execute(_VERSION).fetchone() for watcher in watchers]:
-                if now(readers):
+                if now is None or now(readers):
                     return True
                 end = time.monotonic() + _LONGEST_S  # it is the caller who waits
             for reader in readers.values():

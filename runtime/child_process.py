@@ -60,8 +60,8 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        if self.process is not None and self.running:
-            self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send_signal(number)  # nothing where it has ended
 
     def kill(self) -> None:
         """As a power cut does: without a chance to clean up."""

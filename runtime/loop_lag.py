@@ -47,11 +47,8 @@ class LagHistogram:
 
     def figures(self) -> dict[str, float]:
         """``p50``, ``p99`` and ``max``, in ms."""
-        return {
-            "p50": round(self.quantile_ms(0.5), 2),
-            "p99": round(self.quantile_ms(0.99), 2),
-            "max": round(self._max_ms, 2),
-        }
+        found = {"p50": self.quantile_ms(0.5), "p99": self.quantile_ms(0.99), "max": self._max_ms}
+        return {name: round(value, 2) for name, value in found.items()}
 
 
 class RecentLag:

@@ -134,23 +134,23 @@ def use_few_arenas() -> None:
 
 def peak_resident_mb(pid: int) -> float | None:
     """Peak of a process's resident memory, in megabytes (10^6 bytes); None if it is gone or there is no such figure."""
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024 / 1e6
-    except (OSError, ValueError, IndexError):
-        pass
     return None
 
 
 def cpu_seconds(pid: int) -> float | None:
     """User and system time that a process has used, in seconds; None as above."""
-    try:
-        # The command's name, in parentheses, may hold anything, so fields are counted from its end.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return sum(map(int, _stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _stat(pid: int | str) -> list[str]:
+    """Fields of a process's status: the command's name, in parentheses, may hold anything, so they begin behind it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def processes_below(pid: int) -> dict[int, str]:
@@ -158,8 +158,7 @@ def processes_below(pid: int) -> dict[int, str]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.name))
+            children.setdefault(int(_stat(entry.name)[1]), []).append(int(entry.name))
     found: dict[int, str] = {}
     waiting = [*children.get(pid, ())]
     while waiting:

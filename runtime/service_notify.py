@@ -21,13 +21,11 @@ T = TypeVar("T")
 class Notifier:
     """Reports the state of this process to systemd.
 
-    ``watchdog_s``: how long systemd waits for a sign of life; None: without limit.
+    ``environment``: with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; by default the process's own. ``watchdog_s``:
+    how long systemd waits for a sign of life; None: without limit.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """
-        ``environment``: with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; by default the process's own.
-        """
         given = os.environ if environment is None else environment
         address = given.get("NOTIFY_SOCKET", "")
         # "@" stands for the zero byte before a name in Linux's abstract space.

@@ -18,36 +18,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from runtime.failure import InputFailure
-from runtime.settings_keys import settings_keys
+from runtime.settings_keys import is_table, settings_keys
 from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
 TABLES = {  # of all settings files: a variable may be for another one
-    *(
-        "authority",
-        "conditions",
-        "coordinator",
-        "data",
-        "deadlines",
-        "engine",
-        "evaluation",
-        "host",
-        "participants",
-        "policy",
-    ),
-    *("privacy", "server_optimizer", "study", "task"),
+    *("authority", "conditions", "coordinator", "data", "deadlines", "engine", "evaluation", "host"),
+    *("participants", "policy", "privacy", "server_optimizer", "study", "task"),
 }
 NAME_IN_WORDS = "letters, digits, . _ - after a first letter or digit"
 _PLAIN = {  # by the beginning of pydantic's kind of error
-    "bool": "should be true or false",
-    "int": "should be a whole number",
-    "int_from": "should be a whole number",
-    "float": "should be a number",
-    "string": "should be a text",
-    "model": "should be a table",
-    "dict": "should be a table",
-    "tuple": "should be a list",
-    "path": "should be a text",
+    **{"bool": "should be true or false", "float": "should be a number", "tuple": "should be a list"},
+    **dict.fromkeys(("int", "int_from"), "should be a whole number"),
+    **dict.fromkeys(("string", "path"), "should be a text"),
+    **dict.fromkeys(("model", "dict"), "should be a table"),
 }
 _LIMIT = 80  # characters of a refused value that are repeated in an error
 
@@ -255,9 +239,4 @@ def _fields(table: Any) -> dict[str, FieldInfo]:
 
 def _model_within(annotation: Any) -> Any:
     """``Table`` in ``Table``, ``tuple[Table, ...]`` or ``Table | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for part in getattr(annotation, "__args__", ()):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part
-    return None
+    return next((part for part in (annotation, *getattr(annotation, "__args__", ())) if is_table(part)), None)

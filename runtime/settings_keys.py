@@ -97,6 +97,10 @@ class SettingsKey:
         """``--clip-by-layer``."""
         return self.about.flag or "--" + self.flat.replace("_", "-")
 
+    def value_in(self, settings: BaseModel) -> Any:
+        """Its value."""
+        return getattr(getattr(settings, self.table) if self.table else settings, self.name)
+
     @property
     def default(self) -> Any:
         """Of a file that leaves it out, else what a new file begins with; None where there is neither."""
@@ -119,16 +123,11 @@ class SettingsKey:
     def range(self) -> str:
         """Its range in words: ``more than 0 and at most 1000``; empty where it has none."""
         limits = {type(limit).__name__: limit for limit in self.field.metadata}
-        found = {name: getattr(limits[name], name.lower()) for name in ("Ge", "Gt", "Le", "Lt") if name in limits}
-        low, high = found.get("Ge", found.get("Gt")), found.get("Le", found.get("Lt"))
-        if low is not None and high is not None and "Ge" in found and "Le" in found:
-            return f"{_number(low)} to {_number(high)}"
-        words = []
-        if low is not None:
-            words.append(f"{'at least' if 'Ge' in found else 'more than'} {_number(low)}")
-        if high is not None:
-            words.append(f"{'at most' if 'Le' in found else 'below'} {_number(high)}")
-        return " and ".join(words)
+        words = {"Ge": "at least", "Gt": "more than", "Le": "at most", "Lt": "below"}
+        found = {name: _number(getattr(limits[name], name.lower())) for name in words if name in limits}
+        if found.keys() == {"Ge", "Le"}:
+            return f"{found['Ge']} to {found['Le']}"
+        return " and ".join(f"{words[name]} {limit}" for name, limit in found.items())
 
 
 def _number(value: float) -> str:
@@ -183,10 +182,7 @@ def build(model: type[Model], values: Mapping[str, Any]) -> Model:
 
 def flat_values(settings: BaseModel) -> dict[str, Any]:
     """Every declared key's value by its flat name."""
-    return {
-        flat: getattr(getattr(settings, one.table) if one.table else settings, one.name)
-        for flat, one in settings_keys(type(settings)).items()
-    }
+    return {flat: one.value_in(settings) for flat, one in settings_keys(type(settings)).items()}
 
 
 def settings_toml(
@@ -205,7 +201,7 @@ def settings_toml(
     """
     tables: dict[str, dict[str, Any]] = {}
     for flat, one in settings_keys(type(settings)).items():
-        value = getattr(getattr(settings, one.table) if one.table else settings, one.name)
+        value = one.value_in(settings)
         if isinstance(value, Mapping):
             tables[one.name] = dict(value)
         elif flat not in leave_out:

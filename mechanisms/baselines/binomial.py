@@ -44,11 +44,7 @@ def renyi_curve(plan: BinomialPlan, honest: int) -> NoReturn:
 class BinomialEncoder:
     """Encode updates and decode sums of one attempt; both sides build it from the same plan and public seed.
 
-    Theorem, adjacency, trust: see the module.
-
-    Args:
-        plan: the public plan.
-        rotation_seed: 32 public bytes that no party chose.
+    ``rotation_seed``: 32 public bytes that no party chose.
 
     Raises ValueError: the seed has another length.
     """
@@ -65,14 +61,7 @@ class BinomialEncoder:
     def encode(self, update: NDArray[Any], random_bytes: RandomBytes) -> Words:
         """Clip, rotate, round, add one share of noise, wrap. Once per attempt; never resend under other noise.
 
-        Args:
-            update: (dim,) float16, float32 or float64, data units, finite.
-            random_bytes: private randomness, ``os.urandom`` in deployment; 64 bytes are drawn.
-
-        Returns (padded_dim,) unsigned words, values in [0, 2^bits).
-
-        Raises InvalidUpdate: wrong length or dtype, NaN or infinity; RoundingFailed: no rounding met the bounds;
-        nothing may be sent; RandomnessFailed: the source gave a wrong length.
+        Args, returns and errors as `mechanisms.encoder.Encoder.encode`.
         """
         plan = self.plan
         values = checked_update(update, plan.dim)

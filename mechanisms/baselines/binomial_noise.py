@@ -17,15 +17,13 @@ from functools import lru_cache
 from typing import Final
 
 from mechanisms.lattice_noise import FRACTION_BITS, TAIL_BITS, LatticeNoise
-from mechanisms.privacy_curves import rounded_l1_bound, rounded_l2_bound
+from mechanisms.privacy_curves import HAIR, rounded_l1_bound, rounded_l2_bound
 
 LARGEST_ROUND_EPSILON: Final = 1.0
 LARGEST_TRIALS: Final = 1 << 34
 """Of one share: a deviation of 2^16 grid steps. Finer grids gain nothing."""
 EXACT_TRIALS: Final = 1 << 10
 """Shares up to here are drawn from the binomial coefficients themselves."""
-
-_HAIR: Final = 1e-12
 
 
 def binomial_weights(variance: Fraction, step: int) -> list[int]:
@@ -57,26 +55,22 @@ def binomial_weights(variance: Fraction, step: int) -> list[int]:
     return weights
 
 
-class Binomial(LatticeNoise):
-    """A sampler of Bin(m, 1/2) - m / 2, variance m / 4. Within `SAMPLER_DISTANCE`; exact up to `EXACT_TRIALS`."""
-
-    weights = staticmethod(binomial_weights)
-
-
 @lru_cache(maxsize=4)
-def binomial(trials: int) -> Binomial:
-    """The sampler of one share of ``trials`` (even, 2 to 2^34), built once per process (at most a second).
+def binomial(trials: int) -> LatticeNoise:
+    """The sampler of Bin(m, 1/2) - m / 2, m = ``trials`` (even, 2 to 2^34), built once per process (at most a second).
+
+    Within `SAMPLER_DISTANCE`; exact up to `EXACT_TRIALS`.
 
     Raises ValueError: ``trials`` odd or out of range.
     """
     if not 2 <= trials <= LARGEST_TRIALS or trials % 2:
         raise ValueError(f"a share needs an even number of trials, 2 to {LARGEST_TRIALS}")
-    return Binomial(Fraction(trials, 4))
+    return LatticeNoise(Fraction(trials, 4), binomial_weights)
 
 
 def smallest_variance(dim: int, delta: float, linf_bound: float) -> float:
     """The condition of [ASY+18] Theorem 1: N p (1 - p) >= max{23 ln(10 d / delta), 2 Delta_inf / s}, grid units."""
-    return max(23 * math.log(10 * dim / delta), 2 * linf_bound) * (1 + _HAIR)
+    return max(23 * math.log(10 * dim / delta), 2 * linf_bound) * (1 + HAIR)
 
 
 def binomial_epsilon(
@@ -96,9 +90,9 @@ def binomial_epsilon(
     Raises ValueError: an argument outside its range, the theorem's condition does not hold, or the result exceeds 1,
     where its first term is not proved (see the module).
     """
-    if trials < 1 or dim < 1 or not 0 < delta < 1 or not 0 <= linf_bound <= l2_bound * (1 + _HAIR) < math.inf:
+    if trials < 1 or dim < 1 or not 0 < delta < 1 or not 0 <= linf_bound <= l2_bound * (1 + HAIR) < math.inf:
         raise ValueError("trials >= 1, dim >= 1, 0 < delta < 1 and 0 <= linf_bound <= l2_bound must hold")
-    if not l2_bound <= l1_bound * (1 + _HAIR) < math.inf:
+    if not l2_bound <= l1_bound * (1 + HAIR) < math.inf:
         raise ValueError("l1_bound must be finite and at least l2_bound")
     needed = smallest_variance(dim, delta, linf_bound)
     if trials / 4 < needed:
@@ -114,7 +108,7 @@ def _theorem(variance: float, dim: int, l1: float, l2: float, linf: float, delta
     wide = l2 * math.sqrt(2 * math.log(1.25 / delta) / variance)
     narrow = l2 * 7 * math.sqrt(2) / 4 * math.sqrt(math.log(10 / delta)) + l1 / 3
     largest = linf * 2 / 3 * (math.log(1.25 / delta) + math.log(20 * dim / delta) * math.log(10 / delta))
-    return (wide + narrow / (variance * (1 - delta / 10)) + largest / variance) * (1 + _HAIR)
+    return (wide + narrow / (variance * (1 - delta / 10)) + largest / variance) * (1 + HAIR)
 
 
 def sensitivities(clip_grid: float, dim: int, beta: float) -> tuple[float, float, int]:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from mechanisms.baselines.binomial_noise import LARGEST_ROUND_EPSILON, LARGEST_TRIALS, binomial_epsilon, sensitivities
 from mechanisms.baselines.composition import (
-    COMPOSITIONS,
-    MOST_ADVANCED_ROUNDS,
     Composition,
     composed_epsilon,
     round_delta,
     round_epsilon,
+    rules_of,
+    theorems,
 )
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.mechanism import DESCRIPTIONS
-from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
+from mechanisms.privacy_curves import HAIR
+from mechanisms.refusals import KINDS, InfeasiblePlan, Rule, check_rules, check_types, floats_of, known, nearest
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
@@ -35,10 +36,8 @@ LARGEST_BITS: Final = 62
 DEFAULT_BETA: Final = math.exp(-0.5)
 DEFAULT_K_STDDEVS: Final = 4.0
 
-_HAIR: Final = 1e-12
 # Planning stops this much before each limit, so that another machine's logarithms still find that they hold.
 _MARGIN: Final = 1e-9
-_BISECTIONS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,28 +68,14 @@ class BinomialStatement:
         if self.delta_budget <= 0:
             raise InfeasiblePlan("the sampler's distance uses up delta", "use a larger delta or fewer coordinates")
 
-    def _rules(self) -> list[tuple[bool, str, str]]:
+    def _rules(self) -> list[Rule]:
         return [
-            (2 <= self.clients < 1 << 32, f"clients {self.clients} is out of range", "use at least 2"),
+            *rules_of(self, "noise"),
             (1 <= self.dim <= 1 << 28, f"dim {self.dim} is out of range", f"use 1 to {1 << 28}"),
-            (self.rotation in ROTATIONS, f"unknown rotation {self.rotation!r}", f"use one of {ROTATIONS}"),
+            known("rotation", self.rotation, ROTATIONS),
             (1 <= self.bits <= LARGEST_BITS, f"bits {self.bits} is out of range", f"use 1 to {LARGEST_BITS}"),
             (1e-30 <= self.clip <= 1e30, f"clip {self.clip} is out of range", "use a clip in 1e-30 to 1e30"),
             (0 < self.epsilon <= LARGEST_EPSILON, f"epsilon {self.epsilon} is out of range", "use 0.1 to 10"),
-            (0 < self.delta < 1, "delta must lie strictly between 0 and 1", "use less than 1 / clients"),
-            (1 <= self.rounds < 1 << 40, f"rounds {self.rounds} is out of range", "use at least 1"),
-            (
-                0 <= self.colluders < self.min_survivors <= self.clients,
-                f"0 <= colluders ({self.colluders}) < min_survivors ({self.min_survivors}) <= clients "
-                f"({self.clients}) does not hold",
-                "some honest noise must always remain: raise min_survivors or state fewer colluders",
-            ),
-            (self.composition in COMPOSITIONS, f"unknown composition {self.composition!r}", f"one of {COMPOSITIONS}"),
-            (
-                self.composition != "advanced" or self.rounds <= MOST_ADVANCED_ROUNDS,
-                f"advanced composition takes at most {MOST_ADVANCED_ROUNDS} rounds",
-                "use basic",
-            ),
             (0 <= self.beta <= 0.9, "beta must lie in [0, 0.9]", "use exp(-1/2) = 0.6065"),
             (1 <= self.k_stddevs < math.inf, "k_stddevs below 1 lets ordinary sums wrap", "use 4"),
         ]
@@ -111,15 +96,13 @@ class BinomialStatement:
         half of it.
         """
         draws = self.clients * self.padded_dim * self.rounds
-        cost = (1 + math.exp(self.epsilon)) * draws * SAMPLER_DISTANCE * (1 + _HAIR)
+        cost = (1 + math.exp(self.epsilon)) * draws * SAMPLER_DISTANCE * (1 + HAIR)
         return self.delta - cost if cost < self.delta / 2 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinomialPlan(BinomialStatement):
     """Everything public about a study under binomial noise. One that exists keeps its promises.
-
-    Theorem, adjacency, trust: see the module.
 
     Raises InfeasiblePlan: the numbers contradict each other, the theorem's condition fails, sums may wrap, or epsilon
     of all rounds at h_min exceeds the target; TypeError: a field has another type than declared; nothing is converted.
@@ -250,86 +233,43 @@ class _Search:
         low, high = 1.0, too_long
         if not self.meets(half, low):
             return None
-        for _ in range(_BISECTIONS):
-            middle = math.sqrt(low * high)
-            if not low < middle < high:
-                break
+        while low < (middle := math.sqrt(low * high)) < high:
             low, high = (middle, high) if self.meets(half, middle) else (low, middle)
         return 2 * half, low
 
-    def suggestion(self) -> tuple[str, dict[str, float | None]]:
-        """The nearest number of bits, else the lowest epsilon, that works: in words, and as a change."""
-        bits = self.stated.bits
-        for more in range(bits + 1, LARGEST_BITS + 1):
-            if self.solve(more) is not None:
-                return f"{more} bits work", {"bits": more}
-        for step in range(1, 25):
-            epsilon = float(f"{self.stated.epsilon * 1.25**step:.3g}")
-            if epsilon > LARGEST_EPSILON:
-                break
-            other = _Search(replace(self.stated, epsilon=epsilon))
-            for more in range(bits, min(bits + 9, LARGEST_BITS + 1)):
-                if other.solve(more) is not None:
-                    return f"epsilon {epsilon:g} with {more} bits works", {"epsilon": epsilon, "bits": more}
-        return "use more clients, fewer rounds or a larger epsilon", {"rounds": None}
-
 
 def plan_binomial(
-    *,
-    clients: int,
-    dim: int,
-    bits: int,
-    clip: float,
-    epsilon: float,
-    delta: float,
-    rounds: int,
-    colluders: int,
-    min_survivors: int,
-    composition: Composition | None = None,
-    rotation: str | None = None,
-    beta: float = DEFAULT_BETA,
-    k_stddevs: float = DEFAULT_K_STDDEVS,
+    *, dim: int, rounds: int, composition: Composition | None = None, rotation: str | None = None, **stated: Any
 ) -> BinomialPlan:
     """The least noise whose epsilon, over all rounds at h_min, is at most the target.
 
     Args:
         composition: the theorem that allows the less noise if None.
         rotation: `rotation.default_rotation` if None.
-        The others: fields of `BinomialPlan`.
+        stated: the other fields of `BinomialStatement`; beta and k_stddevs have defaults.
 
     Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works; TypeError: a field of
     another type.
     """
     if rotation is None:
         rotation = default_rotation(dim) if type(dim) is int and dim > 0 else "hadamard"  # refused below
-    kinds: tuple[Composition, ...] = COMPOSITIONS if composition is None else (composition,)
-    if composition is None and rounds > MOST_ADVANCED_ROUNDS:
-        kinds = ("basic",)
+    wanted = {"dim": dim, "rounds": rounds, "rotation": rotation, "beta": DEFAULT_BETA, "k_stddevs": DEFAULT_K_STDDEVS}
+    values = floats_of(BinomialStatement, wanted | stated)
     found: list[BinomialPlan] = []
-    for kind in kinds:
-        stated = BinomialStatement(
-            clients=clients,
-            dim=dim,
-            rotation=rotation,
-            bits=bits,
-            clip=float(clip),
-            epsilon=float(epsilon),
-            delta=float(delta),
-            rounds=rounds,
-            colluders=colluders,
-            min_survivors=min_survivors,
-            composition=kind,
-            beta=float(beta),
-            k_stddevs=float(k_stddevs),
-        )
-        solved = _Search(stated).solve(bits)
+    for kind in theorems(composition, rounds):
+        one = BinomialStatement(**values, composition=kind)
+        solved = _Search(one).solve(one.bits)
         if solved is not None:
-            values = {field.name: getattr(stated, field.name) for field in fields(stated)}
-            found.append(BinomialPlan(**values, trials_per_share=solved[0], granularity=stated.clip / solved[1]))
+            granularity = one.clip / solved[1]
+            found.append(BinomialPlan(**values, composition=kind, trials_per_share=solved[0], granularity=granularity))
     if not found:
+
+        def works(bits: int, epsilon: float) -> bool:
+            return epsilon <= LARGEST_EPSILON and _Search(replace(one, epsilon=epsilon)).solve(bits) is not None
+
         raise InfeasiblePlan(
-            f"no binomial noise that fits {bits} bits reaches epsilon {epsilon:g} over {rounds} rounds with "
-            f"{min_survivors - colluders} honest survivors",
-            *_Search(stated).suggestion(),
+            f"no binomial noise that fits {one.bits} bits reaches epsilon {one.epsilon:g} over {rounds} rounds with "
+            f"{one.h_min} honest survivors",
+            *nearest(one.bits, range(one.bits + 1, LARGEST_BITS + 1), one.epsilon, works),
         )
     return min(found, key=lambda plan: plan.central_stddev)

@@ -18,10 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mechanisms.privacy_curves import HAIR
+from mechanisms.refusals import Rule, known
 
 Composition = Literal["basic", "advanced"]
 
@@ -29,8 +32,35 @@ COMPOSITIONS: Final[tuple[Composition, ...]] = ("basic", "advanced")
 MOST_ADVANCED_ROUNDS: Final = 1 << 17
 """The sum has one term a round; beyond this only ``basic`` is offered."""
 
-_HAIR: Final = 1e-12
 _MARGIN: Final = 1e-9
+
+
+def theorems(composition: Composition | None, rounds: int) -> tuple[Composition, ...]:
+    """Those to try: the one that is stated, else all that take so many rounds."""
+    if composition is not None:
+        return (composition,)
+    return COMPOSITIONS if rounds <= MOST_ADVANCED_ROUNDS else ("basic",)
+
+
+def rules_of(plan: Any, hidden: str) -> list[Rule]:
+    """What holds of every plan whose rounds compose by these theorems; ``hidden``: what honest participants add."""
+    return [
+        (2 <= plan.clients < 1 << 32, f"clients {plan.clients} is out of range", "use at least 2"),
+        (0 < plan.delta < 1, "delta must lie strictly between 0 and 1", "use less than 1 / clients"),
+        (1 <= plan.rounds < 1 << 40, f"rounds {plan.rounds} is out of range", "use at least 1"),
+        (
+            0 <= plan.colluders < plan.min_survivors <= plan.clients,
+            f"0 <= colluders ({plan.colluders}) < min_survivors ({plan.min_survivors}) <= clients ({plan.clients}) "
+            "does not hold",
+            f"some honest {hidden} must always remain: raise min_survivors or state fewer colluders",
+        ),
+        known("composition", plan.composition, COMPOSITIONS),
+        (
+            plan.composition != "advanced" or plan.rounds <= MOST_ADVANCED_ROUNDS,
+            f"advanced composition takes at most {MOST_ADVANCED_ROUNDS} rounds",
+            "use basic",
+        ),
+    ]
 
 
 def bisected(holds: Callable[[float], bool], low: float, high: float, steps: int = 100) -> tuple[float, float]:
@@ -79,7 +109,7 @@ def responses_delta(epsilon: float, rounds: int, total_epsilon: float) -> float:
     terms = np.exp(logs) * -np.expm1(total_epsilon - loss[:count])
     # Each logarithm is a difference of numbers this large, each a few units in the last place off.
     scale = 3 * math.lgamma(rounds + 1) + rounds * epsilon + normaliser
-    return min(1.0, float(terms.sum()) * math.exp(_HAIR + 1e-14 * scale))
+    return min(1.0, float(terms.sum()) * math.exp(HAIR + 1e-14 * scale))
 
 
 def composed_delta(epsilon: float, delta: float, rounds: int, total_epsilon: float, composition: Composition) -> float:
@@ -95,24 +125,20 @@ def composed_delta(epsilon: float, delta: float, rounds: int, total_epsilon: flo
         return min(1.0, rounds * delta) if total_epsilon >= rounds * epsilon else 1.0
     guess = responses_delta(epsilon, rounds, total_epsilon)
     kept = rounds * math.log1p(-delta) + (math.log1p(-guess) if guess < 1 else -math.inf)
-    return min(1.0, -math.expm1(kept) * (1 + _HAIR))
+    return min(1.0, -math.expm1(kept) * (1 + HAIR))
 
 
 def composed_epsilon(epsilon: float, delta: float, rounds: int, total_delta: float, composition: Composition) -> float:
     """The smallest total epsilon that the theorem gives at ``total_delta``; infinite if the deltas alone exceed it.
 
-    Args:
-        epsilon, delta: what one round guarantees.
-        rounds: T.
-        total_delta: > 0.
-        composition: which theorem.
+    ``epsilon``, ``delta``: what one of the T ``rounds`` guarantees.
 
     Raises ValueError: an argument outside its range.
     """
     _check(epsilon, delta, rounds, composition)
     if not 0 < total_delta < 1:
         raise ValueError("total_delta must lie strictly between 0 and 1")
-    high = rounds * epsilon * (1 + _HAIR)
+    high = rounds * epsilon * (1 + HAIR)
     if composed_delta(epsilon, delta, rounds, high, composition) > total_delta:
         return math.inf
     if composition == "basic":
@@ -133,7 +159,7 @@ def round_delta(total_delta: float, rounds: int, composition: Composition) -> fl
     single round needs none, and gets everything.
     """
     parts = rounds if composition == "basic" or rounds == 1 else 2 * rounds
-    return total_delta / parts * (1 - 4 * _HAIR)
+    return total_delta / parts * (1 - 4 * HAIR)
 
 
 def round_epsilon(total_epsilon: float, total_delta: float, rounds: int, composition: Composition) -> float:

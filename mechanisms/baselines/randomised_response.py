@@ -16,7 +16,7 @@ that doesn't follow the protocol can bias the histogram (by up to 1 / (p - q) re
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final
@@ -24,11 +24,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.baselines.composition import COMPOSITIONS, Composition, composed_epsilon, round_delta, round_epsilon
+from mechanisms.baselines.composition import (
+    Composition,
+    composed_epsilon,
+    round_delta,
+    round_epsilon,
+    rules_of,
+    theorems,
+)
 from mechanisms.baselines.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.randomness import RandomBytes, fresh_keystream, uniform_below
-from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types, floats_of
 
 NAME: Final = "randomised-response"
 
@@ -90,7 +97,7 @@ class ResponsePlan:
                 f"categories {self.categories} is out of range",
                 f"use 2 to {LARGEST_CATEGORIES}",
             ),
-            (2 <= self.clients < 1 << 32, f"clients {self.clients} is out of range", "use at least 2"),
+            *rules_of(self, "reports"),
             (
                 self.clients.bit_length() <= self.bits <= 62,
                 f"counts up to {self.clients} do not fit {self.bits} bits",
@@ -102,19 +109,6 @@ class ResponsePlan:
                 f"use above 0, at most {LARGEST_LOCAL_EPSILON:g}",
             ),
             (0 < self.epsilon < math.inf, "epsilon must be positive and finite", "use 0.1 to 10"),
-            (0 < self.delta < 1, "delta must lie strictly between 0 and 1", "use less than 1 / clients"),
-            (1 <= self.rounds < 1 << 40, f"rounds {self.rounds} is out of range", "use at least 1"),
-            (
-                self.composition in COMPOSITIONS,
-                f"unknown composition {self.composition!r}",
-                f"use one of {COMPOSITIONS}",
-            ),
-            (
-                0 <= self.colluders < self.min_survivors <= self.clients,
-                f"0 <= colluders ({self.colluders}) < min_survivors ({self.min_survivors}) <= clients "
-                f"({self.clients}) does not hold",
-                "some honest reports must always remain: raise min_survivors or state fewer colluders",
-            ),
         ]
         check_rules(rules)
         achieved = self.central_epsilon
@@ -175,24 +169,15 @@ class ResponsePlan:
 
 @dataclass(frozen=True)
 class FrequencyEstimate:
-    """Unbiased frequencies of the categories among the survivors.
+    """Unbiased frequencies of the categories among the survivors."""
 
-    Attributes:
-        frequencies: (k,) float64, sum 1; single ones may fall outside [0, 1].
-        standard_errors: (k,) float64, of the randomisation, at the estimate clamped to [0, 1].
-        survivors: reports in the sum.
-    """
-
-    frequencies: NDArray[np.float64]
-    standard_errors: NDArray[np.float64]
-    survivors: int
+    frequencies: NDArray[np.float64]  # (k,) sum 1; single ones may fall outside [0, 1]
+    standard_errors: NDArray[np.float64]  # (k,) of the randomisation, at the estimate clamped to [0, 1]
+    survivors: int  # reports in the sum
 
 
 class ResponseEncoder:
-    """Randomise categories and decode histograms of one study. Both sides build it from the same plan.
-
-    Theorem, adjacency, trust: `mechanisms.mechanism.DESCRIPTIONS`.
-    """
+    """Randomise categories and decode histograms of one study. Both sides build it from the same plan."""
 
     def __init__(self, plan: ResponsePlan) -> None:
         self.plan = plan
@@ -218,9 +203,7 @@ class ResponseEncoder:
         """The report of one round: `respond` as a one-hot vector, (k,) words. Draw once per round: a second report of
         the same round costs a second eps0.
 
-        Args:
-            category: 0 .. k - 1.
-            random_bytes: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
+        ``random_bytes``: private randomness, ``os.urandom`` in deployment; 32 bytes are drawn.
 
         Raises InvalidCategory, RandomnessFailed: see `respond`.
         """
@@ -231,9 +214,7 @@ class ResponseEncoder:
     def decode_sum(self, total: Words, survivors: int) -> FrequencyEstimate:
         """(counts / n - q) / (p - q): unbiased over the reports' randomness ([KBR16]).
 
-        Args:
-            total: (k,) sum of reports, reduced mod 2^bits, unsigned integers.
-            survivors: |u3|, how many reports the sum holds.
+        ``total``: (k,) sum of reports, reduced mod 2^bits, unsigned integers; ``survivors``: |u3|, how many it holds.
 
         Raises ValueError: wrong length or dtype, survivors outside min_survivors..clients, or counts that do not add up
         to survivors: then a report was no one-hot vector.
@@ -253,47 +234,32 @@ class ResponseEncoder:
 
 def plan_response(
     *,
-    categories: int,
     clients: int,
     epsilon: float,
-    delta: float,
-    colluders: int,
-    min_survivors: int,
     rounds: int = 1,
     bits: int | None = None,
     composition: Composition | None = None,
+    **stated: Any,
 ) -> ResponsePlan:
     """The largest eps0, so the most accurate report, whose central epsilon over all rounds meets the target.
 
     Args:
         bits: as few as hold every count if None.
         composition: the one that allows the larger eps0 if None.
-        The others: fields of `ResponsePlan`.
+        stated: the other fields of `ResponsePlan` but ``local_epsilon``.
 
     Raises InfeasiblePlan: the numbers contradict each other (`ResponsePlan`); TypeError: a field of another type.
     """
-
-    def at(local_epsilon: float, kind: Composition) -> ResponsePlan:
-        return ResponsePlan(
-            categories=categories,
-            clients=clients,
-            bits=clients.bit_length() if bits is None else bits,
-            local_epsilon=min(local_epsilon, LARGEST_LOCAL_EPSILON),
-            epsilon=float(epsilon),
-            delta=float(delta),
-            rounds=rounds,
-            colluders=colluders,
-            min_survivors=min_survivors,
-            composition=kind,
-        )
-
     if type(clients) is not int or type(rounds) is not int:
         raise TypeError("plan: clients and rounds must be int")
+    counts = {"clients": clients, "rounds": rounds, "bits": clients.bit_length() if bits is None else bits}
+    values = floats_of(ResponsePlan, stated | counts | {"epsilon": epsilon})
     found = []
-    for kind in COMPOSITIONS if composition is None else (composition,):
+    for kind in theorems(composition, rounds):
         # What is wrong with the numbers themselves is found here, before any search.
-        at(min(1.0, float(epsilon)) / max(1, rounds) / 2 if epsilon > 0 else 1.0, kind)
-        share = round_epsilon(float(epsilon), float(delta), rounds, kind)
-        split = round_delta(float(delta), rounds, kind)
-        found.append(at(local_epsilon_for(share * (1 - _MARGIN), min_survivors - colluders, split), kind))
+        little = min(1.0, float(epsilon)) / max(1, rounds) / 2 if epsilon > 0 else 1.0
+        first = ResponsePlan(**values, local_epsilon=little, composition=kind)
+        share = round_epsilon(first.epsilon, first.delta, rounds, kind)
+        largest = local_epsilon_for(share * (1 - _MARGIN), first.h_min, round_delta(first.delta, rounds, kind))
+        found.append(replace(first, local_epsilon=min(largest, LARGEST_LOCAL_EPSILON)))
     return max(found, key=lambda plan: plan.local_epsilon)

@@ -1,17 +1,38 @@
-"""All mechanisms by name, behind one interface: `mechanisms.mechanism.Mechanism`."""
+"""All mechanisms by name, behind one interface.
+
+Every mechanism answers the same four questions: how an update is encoded, how a sum is decoded, what a round reveals
+(its privacy curve) and how noise is planned. Those that send vectors share one encoder and one plan.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
 from mechanisms.baselines import binomial, binomial_plan, randomised_response
 from mechanisms.encoder import Encoder
-from mechanisms.mechanism import DESCRIPTIONS, Mechanism
+from mechanisms.mechanism import DESCRIPTIONS, Description
 from mechanisms.plan import Plan, make_plan
-from mechanisms.round_cost import Curve
+from mechanisms.privacy_curves import Curve
 from mechanisms.statement import VECTOR_MECHANISMS
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """One mechanism behind the common interface.
+
+    ``encoder``: (plan, 32 public bytes) -> an object with ``encode(update, random_bytes)`` -> words below 2^bits, and
+    ``decode_sum(total, survivors, ...)`` -> the estimate.
+    """
+
+    description: Description  # theorem, adjacency, trust
+    plan: Callable[..., Any]  # keyword arguments -> the frozen plan, or `InfeasiblePlan`
+    encoder: Callable[[Any, bytes], Any]
+    curve: Callable[[Any, int], Curve]  # (plan, honest) -> cost of one round; refuses where there is none
+    epsilon: Callable[[Any], float]  # plan -> epsilon of all planned rounds at the plan's delta
 
 
 def _no_curve_of_responses(plan: Any, honest: int) -> Curve:

@@ -12,32 +12,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Literal
 
 from mechanisms.baselines.composition import bisected
-
-_HAIR: Final = 1e-12
+from mechanisms.privacy_curves import HAIR
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleBound:
-    """(epsilon, delta) of shuffled local reports, and where it comes from.
+    """(epsilon, delta) of shuffled local reports, and where it comes from."""
 
-    Attributes:
-        epsilon: replace-one; never above ``local_epsilon``.
-        delta: 0.0 where the local bound holds: it needs none.
-        local_epsilon: eps0 of each report.
-        honest: how many reports, the protected one included, the adversary doesn't know.
-        bound: "amplified" ([FMT21] Theorem 3.1) or "local" (eps0: shuffling is post-processing).
-        reason: why this one, a sentence.
-    """
-
-    epsilon: float
-    delta: float
-    local_epsilon: float
-    honest: int
-    bound: Literal["amplified", "local"]
-    reason: str
+    epsilon: float  # replace-one; never above ``local_epsilon``
+    delta: float  # 0.0 where the local bound holds: it needs none
+    local_epsilon: float  # eps0 of each report
+    honest: int  # reports, the protected one included, that the adversary doesn't know
+    bound: Literal["amplified", "local"]  # [FMT21] Theorem 3.1, or eps0: shuffling is post-processing
+    reason: str  # why this one, a sentence
 
 
 def largest_local_epsilon(honest: int, delta: float) -> float:
@@ -49,7 +40,7 @@ def largest_local_epsilon(honest: int, delta: float) -> float:
     """
     if honest < 1 or not 0 < delta < 1:
         raise ValueError("honest >= 1 and 0 < delta < 1 must hold")
-    return math.log(honest / (16 * math.log(2 / delta))) - _HAIR
+    return math.log(honest / (16 * math.log(2 / delta))) - HAIR
 
 
 def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBound:
@@ -57,45 +48,31 @@ def shuffle_bound(local_epsilon: float, honest: int, delta: float) -> ShuffleBou
 
     eps <= ln(1 + (e^eps0 - 1) / (e^eps0 + 1) (8 sqrt(e^eps0 ln(4 / delta) / n) + 8 e^eps0 / n)), provided that eps0 <=
     ln(n / (16 ln(2 / delta))). Source: [FMT21] Theorem 3.1. Outside the condition, and where it is smaller, eps0 itself
-    is the answer, by name. n = ``honest`` and never the number of participants: the adversary knows the colluders'
-    reports and subtracts them. Adjacency and trust: see the module.
-
-    Args:
-        local_epsilon: eps0 > 0 of each report, with delta 0.
-        honest: n, the fewest honest reports in the sum, the protected one included.
-        delta: in (0, 1).
+    is the answer, by name. n = ``honest``, the fewest honest reports in the sum with the protected one, and never the
+    number of participants: the adversary knows the colluders' reports and subtracts them. Adjacency and trust: see the
+    module.
 
     Raises ValueError: an argument outside its range.
     """
     if not 0 < local_epsilon < math.inf:
         raise ValueError("local_epsilon must be positive and finite")
     limit = largest_local_epsilon(honest, delta)
+    bound = partial(ShuffleBound, local_epsilon=local_epsilon, honest=honest)
+    local = partial(bound, epsilon=local_epsilon, delta=0.0, bound="local")
     if local_epsilon > limit:
         condition = (
             f"the theorem needs eps0 <= {limit:.6g} for {honest} honest reports at delta {delta:g}"
             if limit > 0
             else f"{honest} honest reports are too few for the theorem at delta {delta:g}"
         )
-        return _local(local_epsilon, honest, f"{condition}; eps0 {local_epsilon:g} stays")
+        return local(reason=f"{condition}; eps0 {local_epsilon:g} stays")
     grown = math.exp(local_epsilon)
     clones = 8 * math.sqrt(grown * math.log(4 / delta) / honest) + 8 * grown / honest
-    epsilon = math.log1p(math.tanh(local_epsilon / 2) * clones) * (1 + _HAIR)
+    epsilon = math.log1p(math.tanh(local_epsilon / 2) * clones) * (1 + HAIR)
     if epsilon >= local_epsilon:
-        return _local(local_epsilon, honest, f"the theorem gives {epsilon:.6g}, no better than eps0")
-    return ShuffleBound(
-        epsilon=epsilon,
-        delta=delta,
-        local_epsilon=local_epsilon,
-        honest=honest,
-        bound="amplified",
-        reason=f"[FMT21] Theorem 3.1, closed form, {honest} honest reports",
-    )
-
-
-def _local(local_epsilon: float, honest: int, reason: str) -> ShuffleBound:
-    return ShuffleBound(
-        epsilon=local_epsilon, delta=0.0, local_epsilon=local_epsilon, honest=honest, bound="local", reason=reason
-    )
+        return local(reason=f"the theorem gives {epsilon:.6g}, no better than eps0")
+    reason = f"[FMT21] Theorem 3.1, closed form, {honest} honest reports"
+    return bound(epsilon=epsilon, delta=delta, bound="amplified", reason=reason)
 
 
 def local_epsilon_for(epsilon: float, honest: int, delta: float) -> float:

@@ -59,6 +59,10 @@ class Attempt:
 
     # ------------------------------------------------------------ who is in it
 
+    def shown_it(self, cohort: Notes, to: Iterable[int] | None) -> list[int]:
+        """Return those that have not refused this attempt and were shown this cohort."""
+        return [who for who in self.alive(to) if self.shown.get(who) is cohort]
+
     def heard(self, who: int, kind: str) -> Any:
         """Return a participant's last message of a kind in this attempt; None if there is none."""
         said = self.coordinator.clients[who].said
@@ -170,7 +174,7 @@ class Attempt:
     ) -> None:
         """Send NeighbourShares with this u2, by default all that dealt; then a credit for each offer."""
         members = frozenset(cohort.sealed if u2 is None else u2)
-        audience = [who for who in self.alive(to) if self.shown.get(who) is cohort and who in cohort.sealed]
+        audience = [who for who in self.shown_it(cohort, to) if who in cohort.sealed]
         await self.send("neighbour_shares", {who: cohort.neighbour_shares(who, members) for who in audience})
         if credit:
             await self.take_uploads(cohort, members, audience)
@@ -205,10 +209,9 @@ class Attempt:
         self, cohort: Notes, sets: Sets | Mapping[int, Sets], to: Iterable[int] | None = None
     ) -> dict[int, bytes]:
         """Send SurvivorSets, the same to all or by receiver; return the honest signatures by signer."""
-        audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
-        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in audience}
+        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in self.shown_it(cohort, to)}
         await self.send("survivor_sets", {who: cohort.survivor_sets(one) for who, one in told.items()})
-        return {who: message.signature for who in audience if (message := self.heard(who, "consistency")) is not None}
+        return {who: message.signature for who in told if (message := self.heard(who, "consistency")) is not None}
 
     async def ask_to_unmask(
         self,
@@ -221,22 +224,20 @@ class Attempt:
     ) -> None:
         """Send UnmaskingRequest, with the same signatures to all or by receiver, and note what is revealed.
 
-        Args:
-            evidence: on a ring, include the uploads of neighbours that are not signers.
+        ``evidence``: on a ring, include the uploads of neighbours that are not signers.
         """
-        audience = [who for who in self.alive(to) if self.shown.get(who) is cohort]
-        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in audience}
+        told = {who: sets[who] if isinstance(sets, Mapping) else sets for who in self.shown_it(cohort, to)}
         requests: dict[int, UnmaskingRequest] = {}
-        for who in audience:
+        for who in told:
             shown = signatures.get(who, signatures)
             pairs = tuple(sorted((shown if isinstance(shown, Mapping) else signatures).items()))
             uploads = cohort.evidence(who, told[who], {signer for signer, _ in pairs}) if evidence else ()
             requests[who] = UnmaskingRequest(pairs, uploads)  # type: ignore[arg-type]
         await self.send("unmasking_request", requests)
-        for who in audience:
+        for who, (u2, _) in told.items():
             reply = self.heard(who, "unmasking")
             if reply is not None:
-                cohort.note_reply(who, told[who][0], codec.read_unmasking_reply(reply))
+                cohort.note_reply(who, u2, codec.read_unmasking_reply(reply))
 
     def colluders_sign(self, cohort: Notes, sets: Sets) -> dict[int, bytes]:
         """Return signatures of the colluders; they sign anything."""

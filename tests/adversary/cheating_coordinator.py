@@ -1,8 +1,9 @@
 """A coordinator that sends any message to any participant, over real gRPC with mutual TLS, to the deployed client; two
 participants collude with it.
 
-    @in_attempt("What it does.", "What must happen.", naive("a check"))  # RoundStart; all have advertised
+    @in_attempt("What must happen.", naive("a check"))    # RoundStart; all have advertised
     async def name_of_the_script(attempt: Attempt) -> Seen:
+        '''What it does.'''
         cohort = await attempt.show()                     # CohortKeys; all deal
         await attempt.tell_u2(cohort)                     # NeighbourShares; all upload
         signed = await attempt.ask_to_sign(cohort, sets)  # SurvivorSets
@@ -23,7 +24,7 @@ import dataclasses
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -277,42 +278,35 @@ class CheatingCoordinator:
     def broken_promises(self) -> list[str]:
         """Return what the coordinator opened or received and should not have."""
         secrets = [one for attempt in self.attempts for one in attempt.lost()]
-        return [*secrets, *self._two_answers(), *(self._uncharged() if self.journal.exists() else ())]
+        return [*secrets, *self._two_answers(), *(dict.fromkeys(self._uncharged()) if self.journal.exists() else ())]
 
-    def _two_answers(self) -> list[str]:
-        broken = []
+    def _two_answers(self) -> Iterator[str]:
         for who, client in self.clients.items():
             answers: dict[Any, set[bytes]] = defaultdict(set)
             for number, kind, content in client.said:
                 if kind not in ("refusal", "nothing"):
                     answers[number, kind].add(content if kind == "upload" else content.SerializeToString())
-            broken += [
-                f"participant {who} gave two different answers: {kind}"
-                for (_, kind), given in answers.items()
-                if len(given) > 1
-            ]
-        return broken
+            for (_, kind), given in answers.items():
+                if len(given) > 1:
+                    yield f"participant {who} gave two different answers: {kind}"
 
-    def _uncharged(self) -> list[str]:
+    def _uncharged(self) -> Iterator[str]:
         ledger = rows_of(ledger_of(self.journal))
         rows = [(self.roster.positions[bytes.fromhex(row.identity or "")], row) for row in ledger]
         charged = {(who, row.round, row.attempt) for who, row in rows if row.kind == CHARGE}
         exact = {(who, row.round, row.attempt) for who, row in rows if row.kind == EXACT}
-        broken = [
-            f"participant {who} takes back the charge for a sum that holds its input"
-            for who, row in rows
-            if row.kind == EXCLUDED
-            for attempt in self.attempts
-            if attempt.number == (row.round, row.attempt)
-            and any(who in members for cohort in attempt.cohorts for members in cohort.openable(self.honest))
-        ]
+        for who, row in rows:
+            cohorts = [
+                cohort for one in self.attempts if one.number == (row.round, row.attempt) for cohort in one.cohorts
+            ]
+            if row.kind == EXCLUDED and any(who in sum_ for one in cohorts for sum_ in one.openable(self.honest)):
+                yield f"participant {who} takes back the charge for a sum that holds its input"
         for who, client in self.clients.items():
             for number, kind, _ in client.said:
                 if kind in ("masked_input", "upload", "unmasking") and (who, *number) not in charged:
-                    broken.append(f"participant {who} sent its input and was not charged")
+                    yield f"participant {who} sent its input and was not charged"
                 if kind == "unmasking" and (who, *number) not in exact:
-                    broken.append(f"participant {who} opened a sum that its ledger doesn't hold")
-        return list(dict.fromkeys(broken))
+                    yield f"participant {who} opened a sum that its ledger doesn't hold"
 
 
 @contextlib.asynccontextmanager
@@ -347,14 +341,12 @@ async def cheating(
 # ---------------------------------------------------------------- scripts
 
 
-def coordinator_script(
-    does: str, must: str, *check: Naive, outcome: str = "refused", name: str = ""
-) -> Callable[[Run], Run]:
-    """Register the function below as a script of a cheating coordinator; its name is by default the function's."""
+def coordinator_script(must: str, *check: Naive, outcome: str = "refused", script: str = "") -> Callable[[Run], Run]:
+    """Register the function below as a script of a cheating coordinator, by default with its name and docstring."""
 
     def decorate(run: Run) -> Run:
-        of_function = getattr(run, "__name__", "").replace("_", "-")
-        return scripted(COORDINATOR, name or of_function, does, must, outcome, *check)(run)
+        said = script or f"{run.__name__.replace('_', '-')}: {' '.join(str(run.__doc__).split())}"
+        return scripted(COORDINATOR, said, must, outcome, *check)(run)
 
     return decorate
 
@@ -363,12 +355,12 @@ Lie = Callable[[CheatingCoordinator], Awaitable[Seen]]
 
 
 def with_coordinator(
-    does: str, must: str, *check: Naive, outcome: str = "refused", name: str = "", **setting: Any
+    must: str, *check: Naive, outcome: str = "refused", script: str = "", **setting: Any
 ) -> Callable[[Lie], Lie]:
     """As `coordinator_script`, for a function of `cheating(**setting)`."""
 
     def decorate(lie: Lie) -> Lie:
-        @coordinator_script(does, must, *check, outcome=outcome, name=name)
+        @coordinator_script(must, *check, outcome=outcome, script=script)
         @functools.wraps(lie)
         async def run(places: Places) -> Seen:
             async with cheating(places, **setting) as coordinator:
@@ -407,8 +399,7 @@ def one_message_changed(
 ) -> Callable[[Callable[[int, Any], None]], Lie]:
     """Register a script of an honest attempt in which the function below changes each message of a kind.
 
-    Args:
-        kind: a field of `CoordinatorMessage`; the function gets the receiver and the message.
+    ``kind``: a field of `CoordinatorMessage`; the function gets the receiver and the message.
     """
 
     def decorate(change: Callable[[int, Any], None]) -> Lie:

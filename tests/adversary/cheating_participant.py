@@ -33,19 +33,12 @@ Twist = Callable[["Cheater", Any], Any]
 
 @dataclass(frozen=True)
 class Cheat:
-    """What one participant does differently.
+    """What one participant does differently."""
 
-    Attributes:
-        twists: by the kind of message that each replaces.
-        uploader: replaces the upload: async (cheater, packed vector).
-        rounds: in which it cheats.
-        options: of its channel.
-    """
-
-    twists: Mapping[str, Twist] = field(default_factory=dict)
-    uploader: Callable[[Cheater, bytes], Awaitable[Any]] | None = None
-    rounds: frozenset[int] = frozenset({1})
-    options: tuple[tuple[str, int], ...] = ()
+    twists: Mapping[str, Twist] = field(default_factory=dict)  # by the kind of message that each replaces
+    uploader: Callable[[Cheater, bytes], Awaitable[Any]] | None = None  # replaces the upload of the packed vector
+    rounds: frozenset[int] = frozenset({1})  # in which it cheats
+    options: tuple[tuple[str, int], ...] = ()  # of its channel
 
     def kinds(self) -> set[str]:
         """Return the phases in which it cheats."""
@@ -54,25 +47,19 @@ class Cheat:
 
 @dataclass
 class Cheater(Peer):
-    """Follows the protocol except for its cheat.
-
-    Attributes:
-        cheated: rounds and phases in which its cheat is done.
-        owed: phase messages and refusals that it has sent.
-        answers: why calls of its cheat were refused.
-    """
+    """Follows the protocol except for its cheat."""
 
     stage: Stage | None = None
     cheat: Cheat = field(default_factory=Cheat)
     me: int = -1
     home: Path = Path()  # of its own host, whose certificate it shows
-    cheated: set[tuple[int, str]] = field(default_factory=set)
-    owed: int = 0
+    cheated: set[tuple[int, str]] = field(default_factory=set)  # rounds and phases in which its cheat is done
+    owed: int = 0  # phase messages and refusals that it has sent
     mask_key_symbols: Any = None
     before: dict[str, Any] = field(default_factory=dict)  # its last honest messages, by kind
     first: dict[str, Any] = field(default_factory=dict)  # its first ones
     said: dict[str, tuple[tuple[int, int], Any]] = field(default_factory=dict)  # its last ones, with their attempt
-    answers: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)  # why calls of its cheat were refused
     others: list[Session] = field(default_factory=list)  # sessions beside its own
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     returning: bool = False  # opens another session when this one has ended, and isn't back yet

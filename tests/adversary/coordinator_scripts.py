@@ -6,6 +6,7 @@ least six inputs, four of them honest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,31 +24,24 @@ ALL = frozenset(range(9))
 HONEST, COLLUDERS = frozenset(range(7)), frozenset({7, 8})
 
 
-def naive(
-    *fragments: str, changed: tuple[tuple[str, str], ...] = (), shows: str = "", also: tuple[Naive, ...] = ()
-) -> Naive:
+def naive(*fragments: str, changed: Mapping[str, str] = {}, shows: str = "", also: tuple[Naive, ...] = ()) -> Naive:
     """Make a client without these checks of its core, wherever in its modules they are."""
     parts: dict[str, Naive] = {}
     for fragment in fragments:
         one = parts.setdefault(name := CLIENT.home(fragment).__name__, Naive(name))
         parts[name] = replace(one, without=(*one.without, fragment))
-    for pair in changed:
-        one = parts.setdefault(name := CLIENT.home(pair[0]).__name__, Naive(name))
-        parts[name] = replace(one, changed=(*one.changed, pair))
+    for old, new in changed.items():
+        one = parts.setdefault(name := CLIENT.home(old).__name__, Naive(name))
+        parts[name] = replace(one, changed={**one.changed, old: new})
     first, *others = parts.values()
     return replace(first, shows=shows, also=(*others, *also))
 
 
+READS_U3 = "        u3 = self._survivors(message)\n"
+LATEST_U2 = "        self._u2 = type(self._u2)(message.u2, self._cohort.u1)\n"  # it takes the u2 it is sent last
 MISSED = naive(
     "u2 is not the set this participant masked in",
-    changed=(  # and it takes the u2 it is sent last
-        (
-            "        u3 = self._survivors(message)\n        statement",
-            "        u3 = self._survivors(message)\n"
-            "        self._u2 = type(self._u2)(message.u2, self._cohort.u1)\n"
-            "        statement",
-        ),
-    ),
+    changed={f"{READS_U3}        statement": f"{READS_U3}{LATEST_U2}        statement"},
 )
 # The ledger has no price for a sum below the plan's bound, so its row alone would stop the answer.
 ANY_PRICE = Naive.instead(
@@ -66,12 +60,12 @@ ASCENDING_SIGNERS = "the signers are not an ascending list of members of u3"
 
 
 @in_attempt(
-    "Claims to one participant that three of its neighbours missed u2, and later to all that three others dropped out: "
-    "all that the participant masked with are then colluders or dropouts.",
     "It refuses to sign a u2 that it did not mask with; too few signatures are left for the others to answer.",
     replace(MISSED, shows="the input of participant 0 is exposed"),
 )
 async def neighbours_said_to_have_missed_u2(attempt: Attempt) -> Seen:
+    """Claims to one participant that three of its neighbours missed u2, and later to all that three others dropped out:
+    all that the participant masked with are then colluders or dropouts."""
     cohort = await attempt.show()
     others, dropped = frozenset({1, 2, 3}), frozenset({4, 5, 6})
     await attempt.tell_u2(cohort, {VICTIM} | dropped | COLLUDERS, [VICTIM])
@@ -80,12 +74,10 @@ async def neighbours_said_to_have_missed_u2(attempt: Attempt) -> Seen:
     return attempt.verdict([VICTIM], "consistency")
 
 
-@in_attempt(
-    "Claims to each of two neighbours that the other missed u2, so that neither upload contains the mask between them.",
-    "Both refuse to sign a u2 that holds the other.",
-    replace(MISSED, shows="goes on"),
-)
+@in_attempt("Both refuse to sign a u2 that holds the other.", replace(MISSED, shows="goes on"))
 async def two_neighbours_missed_each_other(attempt: Attempt) -> Seen:
+    """Claims to each of two neighbours that the other missed u2, so that neither upload contains the mask between
+    them."""
     cohort = await attempt.show()
     for one, other in ((0, 1), (1, 0)):
         await attempt.tell_u2(cohort, ALL - {other}, [one])
@@ -95,14 +87,12 @@ async def two_neighbours_missed_each_other(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "Claims to each half of the cohort that the other half missed u2, with colluders in both, to get two sums in one "
-    "attempt.",
     "Both halves are below the quorum, and refuse before they mask.",
     naive(SMALL_U2, FEW_NEIGHBOURS, shows="goes on"),
     naive(
         SMALL_U2,
         "u3 has {len(u3)}",
-        changed=(("needed = cohort.config.parameters.signatures_needed(len(cohort.u1))", "needed = 4"),),
+        changed={"needed = cohort.config.parameters.signatures_needed(len(cohort.u1))": "needed = 4"},
         also=(
             Naive.instead(
                 "secagg.parameters",
@@ -115,6 +105,8 @@ async def two_neighbours_missed_each_other(attempt: Attempt) -> Seen:
     ),
 )
 async def two_halves_missed_each_other(attempt: Attempt) -> Seen:
+    """Claims to each half of the cohort that the other half missed u2, with colluders in both, to get two sums in one
+    attempt."""
     cohort = await attempt.show()
     halves = frozenset({0, 1, 2}) | COLLUDERS, frozenset({3, 4, 5}) | COLLUDERS
     for half in halves:
@@ -127,46 +119,31 @@ async def two_halves_missed_each_other(attempt: Attempt) -> Seen:
 DEALERS_IN_U2 = "the dealings are not those of the neighbours in u2"
 
 
-@one_message_changed(
-    "neighbour_shares",
-    "Fills u2 with repeated dealings of the colluders, so that a victim masks with no other participant.",
-    "It refuses the list before it masks.",
-    naive(DEALERS_IN_U2, shows="goes on"),
-)
+@one_message_changed("neighbour_shares", "It refuses the list before it masks.", naive(DEALERS_IN_U2, shows="goes on"))
 def u2_with_colluders_repeated(_: int, message: pb.NeighbourShares) -> None:
+    """Fills u2 with repeated dealings of the colluders, so that a victim masks with no other participant."""
     entries = [entry for entry in message.shares if entry.dealer in COLLUDERS]
     del message.shares[:]
     message.shares.extend(entry for entry in entries for _ in range(4))
 
 
-@one_message_changed(
-    "neighbour_shares",
-    "Lists a participant in u2 that is not in u1, with a dealing copied from a colluder.",
-    "All refuse before they mask.",
-    naive(DEALERS_IN_U2),
-)
+@one_message_changed("neighbour_shares", "All refuse before they mask.", naive(DEALERS_IN_U2))
 def stranger_in_u2(_: int, message: pb.NeighbourShares) -> None:
+    """Lists a participant in u2 that is not in u1, with a dealing copied from a colluder."""
     message.shares[-1].dealer = 99
 
 
-@in_attempt(
-    "Claims to a victim that two missed u2, in a plan whose quorum is eight of nine.",
-    "It refuses before it masks.",
-    naive(SMALL_U2, shows="goes on"),
-    study="strict",
-)
+@in_attempt("It refuses before it masks.", naive(SMALL_U2, shows="goes on"), study="strict")
 async def u2_too_small(attempt: Attempt) -> Seen:
+    """Claims to a victim that two missed u2, in a plan whose quorum is eight of nine."""
     cohort = await attempt.show()
     await attempt.tell_u2(cohort, ALL - {5, 6}, [VICTIM])
     return attempt.verdict([VICTIM], "masked_input")
 
 
-@in_attempt(
-    "Claims to a participant that its own dealing missed u2, so that no other one shares a mask with it.",
-    "It refuses before it masks.",
-    naive("this participant's dealing was left out of u2", shows="goes on"),
-)
+@in_attempt("It refuses before it masks.", naive("this participant's dealing was left out of u2", shows="goes on"))
 async def left_out_of_u2(attempt: Attempt) -> Seen:
+    """Claims to a participant that its own dealing missed u2, so that no other one shares a mask with it."""
     cohort = await attempt.show()
     alone = to_bitmap(ALL - {VICTIM}, cohort.u1)
     attempt.coordinator.twist["neighbour_shares"] = lambda _, message: setattr(message, "u2", alone)
@@ -175,15 +152,15 @@ async def left_out_of_u2(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "Shows two cohorts of one attempt to different participants and lists one member in both, which dealt in the "
-    "second. The second calls it a dropout, and its mask key opens; the first calls it a survivor, and its masks come "
-    "off.",
     "Each participant that sees a dealing not signed for its own cohort ends the attempt.",
     naive(
         "the dealing of {dealt.dealer} is not signed by it", shows="the sum of 3 honest inputs opens, 4 were promised"
     ),
 )
 async def dealing_of_another_cohort(attempt: Attempt) -> Seen:
+    """Shows two cohorts of one attempt to different participants and lists one member in both, which dealt in the
+    second. The second calls it a dropout, and its mask key opens; the first calls it a survivor, and its masks come
+    off."""
     few, opened, many = frozenset({0, 1, 2}), frozenset({3}), frozenset({4, 5, 6})
     second = attempt.cohort({0} | opened | many | COLLUDERS)
     await attempt.show(second, opened | many)
@@ -204,24 +181,24 @@ SMALL = frozenset({0, 1, 2, 3})  # with the colluders a u3 of six
 
 
 @in_attempt(
-    "Claims that all but four honest participants and the colluders dropped out, in a plan that promises sums of "
-    "eight.",
     "All refuse to sign.",
     naive("u3 has {len(u3)}", shows="the sum of 4 honest inputs opens, 6 were promised", also=(ANY_PRICE,)),
     study="strict",
 )
 async def u3_too_small(attempt: Attempt) -> Seen:
+    """Claims that all but four honest participants and the colluders dropped out, in a plan that promises sums of
+    eight."""
     await attempt.finish(await attempt.masked(), (ALL, SMALL | COLLUDERS), SMALL)
     return attempt.verdict(SMALL, "consistency")
 
 
 @in_attempt(
-    "Adds to u3 a participant that was never in u2, so that it looks large enough.",
     "All refuse to sign.",
     naive("u3 is not a subset of u2", shows="the sum of 5 honest inputs opens, 6 were promised"),
     study="strict",
 )
 async def u3_beyond_u2(attempt: Attempt) -> Seen:
+    """Adds to u3 a participant that was never in u2, so that it looks large enough."""
     cohort = await attempt.show(to=HONEST - {6})
     u2 = ALL - {6}
     await attempt.tell_u2(cohort, u2)
@@ -231,12 +208,12 @@ async def u3_beyond_u2(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "Asks a participant to sign, and then to open, a sum without its own upload.",
     "It refuses to sign; the others sign and open their sum.",
     naive("this participant's upload was left out of u3", shows="goes on"),
     outcome="sum of the others",
 )
 async def left_out_of_u3(attempt: Attempt) -> Seen:
+    """Asks a participant to sign, and then to open, a sum without its own upload."""
     cohort = await attempt.masked()
     await attempt.finish(cohort, (ALL, ALL - {VICTIM}))
     seen = attempt.verdict([VICTIM], "consistency")
@@ -246,7 +223,6 @@ async def left_out_of_u3(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "Pads a u3 of six with two bits of no participant, so that it counts the eight that the plan promises.",
     "All refuse to sign.",
     Naive.lacking(
         "secagg.messages",
@@ -257,6 +233,8 @@ async def left_out_of_u3(attempt: Attempt) -> Seen:
     study="strict",
 )
 async def bits_beyond_the_bitmap(attempt: Attempt) -> Seen:
+    """Pads a u3 of six with two bits of no participant, so that it counts the eight that the plan promises."""
+
     def pad(_: int, message: pb.SurvivorSets) -> None:
         message.u3 = message.u3[:-1] + bytes([message.u3[-1] | 0b110])  # nine members: one bit of the last byte
 
@@ -267,11 +245,11 @@ async def bits_beyond_the_bitmap(attempt: Attempt) -> Seen:
 
 @one_message_changed(
     "survivor_sets",
-    "Sends a u3 with a byte more than u1 has members.",
     "All refuse to sign.",
     Naive.lacking("secagg.messages", "one bit for each member of u1", shows="goes on"),
 )
 def longer_bitmap(_: int, message: pb.SurvivorSets) -> None:
+    """Sends a u3 with a byte more than u1 has members."""
     message.u3 += b"\0"
 
 
@@ -301,25 +279,24 @@ SPLIT_OPENS = "the sum of 2 honest inputs opens, 4 were promised"  # of particip
 
 
 @in_attempt(
-    "Sends different survivors to each of seven honest participants, and shows each its own signature and the "
-    "colluders'.",
     "All refuse: they require more than (|u1| + A) / 2 signatures over the same sets.",
     naive(FEWER_SIGNED, shows=SPLIT_OPENS),
 )
 async def other_survivors_for_each(attempt: Attempt) -> Seen:
+    """Sends different survivors to each of seven honest participants, and shows each its own signature and the
+    colluders'."""
+
     def own(cohort: Notes, lists: dict[int, Sets], signed: dict[int, bytes]) -> Any:
         return {one: {one: signed[one]} | attempt.colluders_sign(cohort, lists[one]) for one in signed}
 
     return await to_the_split(attempt, own)
 
 
-@in_attempt(
-    "Sends different survivors to each participant, and shows all of them the signatures that the others gave over "
-    "theirs.",
-    "All refuse: a signature counts only for the sets it covers.",
-    naive(COVERS, shows=SPLIT_OPENS),
-)
+@in_attempt("All refuse: a signature counts only for the sets it covers.", naive(COVERS, shows=SPLIT_OPENS))
 async def signatures_over_other_survivors(attempt: Attempt) -> Seen:
+    """Sends different survivors to each participant, and shows all of them the signatures that the others gave over
+    theirs."""
+
     def mixed(cohort: Notes, lists: dict[int, Sets], signed: dict[int, bytes]) -> Any:
         given = signed | attempt.colluders_sign(cohort, lists[0])
         return {one: {who: given[who] for who in sorted(lists[one][1])} for one in signed}
@@ -327,12 +304,10 @@ async def signatures_over_other_survivors(attempt: Attempt) -> Seen:
     return await to_the_split(attempt, mixed)
 
 
-@in_attempt(
-    "Sends different survivors to each participant, and shows each its own signature six times.",
-    "All refuse: the signers must be different members of u3.",
-    naive(ASCENDING_SIGNERS, shows=SPLIT_OPENS),
-)
+@in_attempt("All refuse: the signers must be different members of u3.", naive(ASCENDING_SIGNERS, shows=SPLIT_OPENS))
 async def one_signature_repeated(attempt: Attempt) -> Seen:
+    """Sends different survivors to each participant, and shows each its own signature six times."""
+
     def six_times(_: int, request: pb.UnmaskingRequest) -> None:
         own = next(entry for entry in request.signatures if entry.participant not in COLLUDERS)
         entries = [pb.SurvivorSignature(participant=own.participant, signature=own.signature) for _ in range(6)]
@@ -344,12 +319,9 @@ async def one_signature_repeated(attempt: Attempt) -> Seen:
     )
 
 
-@in_attempt(
-    "Fills up the number of signatures with two of colluders that are called dropouts.",
-    "All refuse: a signer must be in u3.",
-    naive(ASCENDING_SIGNERS, shows="goes on"),
-)
+@in_attempt("All refuse: a signer must be in u3.", naive(ASCENDING_SIGNERS, shows="goes on"))
 async def signers_from_outside_u3(attempt: Attempt) -> Seen:
+    """Fills up the number of signatures with two of colluders that are called dropouts."""
     cohort = await attempt.masked()
     sets = ALL, ALL - COLLUDERS
     signed = await attempt.ask_to_sign(cohort, sets)
@@ -359,24 +331,18 @@ async def signers_from_outside_u3(attempt: Attempt) -> Seen:
     return attempt.verdict(never="unmasking")
 
 
-@in_attempt(
-    "Asks to open the agreed sum with one signature fewer than the rule requires.",
-    "All refuse.",
-    naive(FEWER_SIGNED, shows="goes on"),
-)
+@in_attempt("All refuse.", naive(FEWER_SIGNED, shows="goes on"))
 async def one_signature_short(attempt: Attempt) -> Seen:
+    """Asks to open the agreed sum with one signature fewer than the rule requires."""
     cohort = await attempt.masked()
     signed = await attempt.ask_to_sign(cohort, (ALL, ALL))
     await attempt.ask_to_unmask(cohort, (ALL, ALL), dict(sorted(signed.items())[:5]))
     return attempt.verdict(never="unmasking")
 
 
-@with_coordinator(
-    "Asks to open a sum with the signatures that all gave over the same sets in the attempt before.",
-    "All refuse: a signature covers the attempt's number.",
-    naive(COVERS, shows="goes on"),
-)
+@with_coordinator("All refuse: a signature covers the attempt's number.", naive(COVERS, shows="goes on"))
 async def signatures_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
+    """Asks to open a sum with the signatures that all gave over the same sets in the attempt before."""
     earlier = await coordinator.begin(1, 1)
     signed = await earlier.ask_to_sign(await earlier.masked(), (ALL, ALL))
     attempt = await coordinator.begin(1, 2)

@@ -44,42 +44,33 @@ BOTH = ALL, ALL  # u2 and u3 of an attempt without dropouts
 # ---------------------------------------------------------------- shares
 
 # A participant that keeps the phase in which it signs, with its shares and seeds, and signs and answers again.
+SETS, ANSWERS = '            case "survivor_sets":\n', "            await self._journal.answer("
 KEPT_AND_ASKED_AGAIN = Naive(
     PARTICIPANT,
-    changed=(
-        (
-            '            case "survivor_sets":\n',
-            '            case "survivor_sets":\n'
-            "                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
-        ),
-        (
-            "            await self._journal.answer(",
-            "            self._first, again = exact, hasattr(self, '_first')\n"
-            "            None if again else await self._journal.answer(",
-        ),
-    ),
-    also=(naive(OVER, changed=(("    held.clear()\n", ""),)),),
+    changed={
+        SETS: f"{SETS}                self._kept = attempt.phase = getattr(self, '_kept', attempt.phase)\n",
+        ANSWERS: "            self._first, again = exact, hasattr(self, '_first')\n"
+        f"            None if again else {ANSWERS.strip()}",
+    },
+    also=(naive(OVER, changed={"    held.clear()\n": ""}),),
 )
 
 
 @in_attempt(
-    "Has a sum opened, then shows other survivor sets, without one member of the sum, and asks for shares again.",
     "All refuse the second sets: each has signed once and answered once.",
     replace(KEPT_AND_ASKED_AGAIN, shows="both secrets of participant 3 are known"),
 )
 async def both_kinds_of_share(attempt: Attempt) -> Seen:
+    """Has a sum opened, then shows other survivor sets, without one member of the sum, and asks for shares again."""
     cohort = await attempt.run()
     assert attempt.opened(cohort, ALL)
     await attempt.finish(cohort, (ALL, ALL - {3}), HONEST - {3})
     return attempt.verdict(HONEST - {3})
 
 
-@in_attempt(
-    "Asks for the shares a second time, with other signatures over the same sets.",
-    "All refuse: only the identical request is answered again.",
-    naive(SECOND_REQUEST, shows="goes on"),
-)
+@in_attempt("All refuse: only the identical request is answered again.", naive(SECOND_REQUEST, shows="goes on"))
 async def a_second_request(attempt: Attempt) -> Seen:
+    """Asks for the shares a second time, with other signatures over the same sets."""
     cohort = await attempt.masked()
     signed = await attempt.ask_to_sign(cohort, BOTH)
     await attempt.ask_to_unmask(cohort, BOTH, signed)
@@ -88,15 +79,15 @@ async def a_second_request(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "Asks for the shares again with the identical request, as after a restart.",
     "All give the same bytes again, and nothing new is known.",
     naive(
-        changed=(("        return self._reply", "        return UnmaskingReply(self._reply.shares[:-1] + (None,))"),),
+        changed={"        return self._reply": "        return UnmaskingReply(self._reply.shares[:-1] + (None,))"},
         shows="gave two different answers",
     ),
     outcome="the same answer",
 )
 async def the_same_request_again(attempt: Attempt) -> Seen:
+    """Asks for the shares again with the identical request, as after a restart."""
     cohort = await attempt.run()
     signed = {who: attempt.heard(who, "consistency").signature for who in HONEST}
     signed |= attempt.colluders_sign(cohort, BOTH)
@@ -110,49 +101,44 @@ async def the_same_request_again(attempt: Attempt) -> Seen:
 
 # ---------------------------------------------------------------- uploads
 
+EXPECTS_SHARES = '_expect(attempt.phase, MaskedInputCollection, "neighbour_shares")'
 CHARGES = "        await self._journal.charge(charge)\n"
 
 
 @in_attempt(
-    "Sends a participant another u2 after its upload, to get a second vector under the same masks.",
     "It refuses: it masks one vector, once.",
     Naive(
         PARTICIPANT,
-        changed=(
-            (
-                '        phase = _expect(attempt.phase, MaskedInputCollection, "neighbour_shares")\n',
-                "        phase = self._kept = getattr(self, '_kept', attempt.phase)\n",
-            ),
-            (CHARGES, f"        if self._charged is None:\n    {CHARGES}"),
-        ),
+        changed={
+            EXPECTS_SHARES: "self._kept = getattr(self, '_kept', attempt.phase)",
+            CHARGES: f"        if self._charged is None:\n    {CHARGES}",
+        },
         also=(naive(OVER),),
         shows="gave two different answers: masked_input",
     ),
 )
 async def masked_twice(attempt: Attempt) -> Seen:
+    """Sends a participant another u2 after its upload, to get a second vector under the same masks."""
     cohort = await attempt.masked()
     await attempt.tell_u2(cohort, ALL - {3, 4}, [VICTIM])
     return attempt.verdict([VICTIM])
 
 
 @in_attempt(
-    "Grants a second credit, so that the upload comes twice.",
     "All refuse, since they have sent it once.",
     Naive.instead(
         PARTICIPANT, "if await self.behaviour.upload(", "if not await self.behaviour.upload(", shows="goes on"
     ),
 )
 async def upload_credit_twice(attempt: Attempt) -> Seen:
+    """Grants a second credit, so that the upload comes twice."""
     await attempt.take_uploads(await attempt.masked(), ALL, HONEST)
     return attempt.verdict()
 
 
-@in_attempt(
-    "Grants a credit before anything was masked.",
-    "All refuse.",
-    Naive.lacking(PARTICIPANT, "an upload credit that wasn't asked for", shows="crashes"),
-)
+@in_attempt("All refuse.", Naive.lacking(PARTICIPANT, "an upload credit that wasn't asked for", shows="crashes"))
 async def upload_credit_too_early(attempt: Attempt) -> Seen:
+    """Grants a credit before anything was masked."""
     await attempt.show()
     round_, number = attempt.number
     credit = pb.CoordinatorMessage(upload_credit=pb.UploadCredit(round=round_, attempt=number))
@@ -161,7 +147,6 @@ async def upload_credit_too_early(attempt: Attempt) -> Seen:
 
 
 @in_attempt(
-    "Claims that it has received one message less than it has, although no connection broke.",
     "All refuse, and repeat nothing.",
     Naive.instead(
         PARTICIPANT,
@@ -171,6 +156,7 @@ async def upload_credit_too_early(attempt: Attempt) -> Seen:
     ),
 )
 async def resumed_without_a_break(attempt: Attempt) -> Seen:
+    """Claims that it has received one message less than it has, although no connection broke."""
     round_, number = attempt.number
     resumed = pb.CoordinatorMessage(resumed=pb.Resumed(round=round_, attempt=number, received=0))
     await attempt.coordinator.tell(dict.fromkeys(HONEST, resumed))
@@ -180,32 +166,26 @@ async def resumed_without_a_break(attempt: Attempt) -> Seen:
 # ---------------------------------------------------------------- rounds and attempts
 
 # Round and attempt are looked up in the journal's file, and compared with what this process knows of it.
-OVERWRITES = "INSERT INTO attempts (terms, identity, round,", "INSERT OR REPLACE INTO attempts (terms, identity, round,"
+OVERWRITES = {
+    "INSERT INTO attempts (terms, identity, round,": "INSERT OR REPLACE INTO attempts (terms, identity, round,"
+}
 FORGETS = Naive(
     "client.journal",
-    changed=(("if (round_, attempt) <= self._last.get(key, (0, 0)):", "if False:"), OVERWRITES),
+    changed={"if (round_, attempt) <= self._last.get(key, (0, 0)):": "if False:", **OVERWRITES},
     shows="gave two different answers: advertise_keys",
 )
 
 
-@with_coordinator(
-    "Announces an attempt again after all have uploaded in it, to get fresh keys under the same number.",
-    "All sit it out: the keys of an attempt exist once.",
-    FORGETS,
-    outcome="sits it out",
-)
+@with_coordinator("All sit it out: the keys of an attempt exist once.", FORGETS, outcome="sits it out")
 async def an_attempt_again(coordinator: CheatingCoordinator) -> Seen:
+    """Announces an attempt again after all have uploaded in it, to get fresh keys under the same number."""
     await (await coordinator.begin(1, 2)).masked()
     return (await coordinator.begin(1, 2)).verdict()
 
 
-@with_coordinator(
-    "Goes back to an earlier attempt, then to an earlier round.",
-    "All sit both out: numbers only grow.",
-    Naive(FORGETS.module, changed=FORGETS.changed, shows="goes on"),
-    outcome="sits it out",
-)
+@with_coordinator("All sit both out: numbers only grow.", replace(FORGETS, shows="goes on"), outcome="sits it out")
 async def an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
+    """Goes back to an earlier attempt, then to an earlier round."""
     await coordinator.begin(2, 2)
     for round_, number in ((2, 1), (1, 7)):
         seen = (await coordinator.begin(round_, number)).verdict(never="advertise_keys")
@@ -215,16 +195,16 @@ async def an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
 
 
 @coordinator_script(
-    "Announces an attempt again to clients that were stopped in the middle of it and restarted.",
     "All sit it out: the attempt is recorded on disk before keys are advertised.",
     Naive(
         "client.journal",
-        changed=(("self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))", "pass"), OVERWRITES),
+        changed={"self._last[key] = max(self._last.get(key, (0, 0)), (round_, attempt))": "pass", **OVERWRITES},
         shows="gave two different answers: advertise_keys",
     ),
     outcome="sits it out",
 )
 async def an_attempt_again_after_a_restart(places: Places) -> Seen:
+    """Announces an attempt again to clients that were stopped in the middle of it and restarted."""
     async with serving(places) as coordinator:
         async with joined(coordinator):
             await (await coordinator.begin()).masked()
@@ -237,8 +217,6 @@ async def an_attempt_again_after_a_restart(places: Places) -> Seen:
 
 
 @with_coordinator(
-    "Disconnects a victim after its upload and announces the next attempt, again and again, to get one masked input "
-    "after the other.",
     "Each upload is charged, and the victim's own budget ends it.",
     Naive.lacking("client.policy", "epsilon-in-plan", shows="uploads beyond the plan's budget"),
     Naive.instead(PARTICIPANT, CHARGES, "", shows="sent its input and was not charged"),
@@ -246,6 +224,8 @@ async def an_attempt_again_after_a_restart(places: Places) -> Seen:
     study="three",
 )
 async def cut_off_after_every_upload(coordinator: CheatingCoordinator) -> Seen:
+    """Disconnects a victim after its upload and announces the next attempt, again and again, to get one masked input
+    after the other."""
     for number in range(1, 7):
         attempt = await coordinator.begin(1, number)
         seen = attempt.verdict([VICTIM], "advertise_keys")
@@ -257,13 +237,10 @@ async def cut_off_after_every_upload(coordinator: CheatingCoordinator) -> Seen:
     return coordinator.came_out("goes on", f"{number} uploads beyond the plan's budget for 3")
 
 
-@with_coordinator(
-    "Breaks the victim's stream during its upload, and announces the same attempt when it is back.",
-    "It was charged before the first byte, and sits that attempt out.",
-    FORGETS,
-    outcome="sits it out",
-)
+@with_coordinator("It was charged before the first byte, and sits that attempt out.", FORGETS, outcome="sits it out")
 async def cut_off_while_uploading(coordinator: CheatingCoordinator) -> Seen:
+    """Breaks the victim's stream during its upload, and announces the same attempt when it is back."""
+
     async def cut(who: int) -> None:
         if who == VICTIM:
             coordinator.disconnect(who)
@@ -275,13 +252,13 @@ async def cut_off_while_uploading(coordinator: CheatingCoordinator) -> Seen:
 
 
 @with_coordinator(
-    "Announces attempt after attempt to participants that allow two a day.",
     "They refuse the third by their policy.",
     Naive.instead("client.policy", "if charged >= most:", "if False:", shows="goes on"),
     outcome="refused by policy",
     policy={"max_rounds_per_day": 2},
 )
 async def more_attempts_than_a_day_allows(coordinator: CheatingCoordinator) -> Seen:
+    """Announces attempt after attempt to participants that allow two a day."""
     for number in range(1, 5):
         attempt = await coordinator.begin(1, number)
         seen = attempt.verdict(never="advertise_keys")
@@ -307,10 +284,10 @@ async def tell_left_out(attempt: Attempt, cohort: Notes, sets: Sets, signatures:
     return attempt.verdict([VICTIM])
 
 
-def charge_taken_back(name: str, does: str, missing: str, u3: frozenset[int], signers: Signers) -> None:
+def charge_taken_back(script: str, missing: str, u3: frozenset[int], signers: Signers) -> None:
     """Register a script that proves, with these signatures over this u3, that the victim was left out of a sum."""
 
-    @in_attempt(does, "It refuses, and stays charged.", naive(missing, shows=TAKEN_BACK), name=name)
+    @in_attempt("It refuses, and stays charged.", naive(missing, shows=TAKEN_BACK), script=script)
     async def taken_back(attempt: Attempt) -> Seen:
         cohort = await attempt.masked()
         signed = await attempt.all_sign(cohort, BOTH)
@@ -323,29 +300,29 @@ def forged(cohort: Notes, sets: Sets, _: dict[int, bytes]) -> list[tuple[int, by
 
 
 charge_taken_back(
-    "a-charge-taken-back-by-colluders",
-    "Opens a sum with a participant's input and claims to it, signed by the colluders alone, that it was left out.",
+    "a-charge-taken-back-by-colluders: Opens a sum with a participant's input and claims to it, signed by the "
+    "colluders alone, that it was left out.",
     FEWER_SIGNED,
     ALL - {VICTIM},
     forged,
 )
 charge_taken_back(
-    "a-charge-taken-back-with-its-own-sum",
-    "Shows a participant the signatures of the sum that holds its input, as if it did not.",
+    "a-charge-taken-back-with-its-own-sum: Shows a participant the signatures of the sum that holds its input, as if "
+    "it did not.",
     "u3 was said to be without this participant",
     ALL,
     lambda cohort, sets, signed: sorted(signed.items()),
 )
 charge_taken_back(
-    "a-charge-taken-back-with-other-signatures",
-    "Shows a participant the signatures of the sum that holds its input under a list without it.",
+    "a-charge-taken-back-with-other-signatures: Shows a participant the signatures of the sum that holds its input "
+    "under a list without it.",
     COVERS,
     ALL - {VICTIM},
     lambda cohort, sets, signed: sorted(pair for pair in signed.items() if pair[0] != VICTIM),
 )
 charge_taken_back(
-    "a-charge-taken-back-by-one-signer",
-    "Shows a participant one colluder's signature six times, over a list without the participant.",
+    "a-charge-taken-back-by-one-signer: Shows a participant one colluder's signature six times, over a list without "
+    "the participant.",
     ASCENDING_SIGNERS,
     ALL - {VICTIM},
     lambda cohort, sets, signed: forged(cohort, sets, signed)[:1] * 6,
@@ -373,23 +350,17 @@ async def survivors(attempt: Attempt, cohort: Notes, sets: Sets, to: frozenset[i
             cohort.note_reply(who, ALL, codec.read_unmasking_reply(reply))
 
 
-@coordinator_script(
-    "Under a plan without signed survivors, claims to a participant whose input is in the sum that it was left out.",
-    "It refuses, and stays charged.",
-    naive("unsigned survivor sets prove nothing", shows=TAKEN_BACK),
-)
+@coordinator_script("It refuses, and stays charged.", naive("unsigned survivor sets prove nothing", shows=TAKEN_BACK))
 async def a_charge_taken_back_without_signatures(places: Places) -> Seen:
+    """Under a plan without signed survivors, claims to a participant whose input is in the sum that it was left out."""
     async with unsigned(places) as (attempt, cohort):
         await survivors(attempt, cohort, BOTH, HONEST - {VICTIM})
         return await tell_left_out(attempt, cohort, (ALL, ALL - {VICTIM}), [])
 
 
-@coordinator_script(
-    "Under a plan without signed survivors, asks a second time, with other survivors.",
-    "All refuse: only the identical request is answered again.",
-    naive(SECOND_REQUEST, shows="goes on"),
-)
+@coordinator_script("All refuse: only the identical request is answered again.", naive(SECOND_REQUEST, shows="goes on"))
 async def other_survivors_without_signatures(places: Places) -> Seen:
+    """Under a plan without signed survivors, asks a second time, with other survivors."""
     async with unsigned(places) as (attempt, cohort):
         await survivors(attempt, cohort, BOTH, HONEST)
         await survivors(attempt, cohort, (ALL, ALL - {3}), HONEST - {3})

@@ -35,11 +35,11 @@ async def shown(attempt: Attempt, **cohort: Any) -> Seen:
 
 
 def cohort_shown(
-    name: str, does: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive, study: str = "nine"
+    script: str, must: str, cohort: Callable[[Attempt], dict[str, Any]], *check: Naive, study: str = "nine"
 ) -> None:
     """Register a script that shows the victim a cohort made with these arguments of `Attempt.cohort`."""
 
-    @in_attempt(does, must, *check, name=name, study=study)
+    @in_attempt(must, *check, script=script, study=study)
     async def show(attempt: Attempt) -> Seen:
         return await shown(attempt, **cohort(attempt))
 
@@ -55,8 +55,8 @@ def by_colluder(keys: Callable[[dict[int, Advertisement]], tuple[bytes, bytes]],
 
 
 cohort_shown(
-    "keys-of-its-own",
-    "Shows one participant keys made by the coordinator in all other names, and opens what it seals for them.",
+    "keys-of-its-own: Shows one participant keys made by the coordinator in all other names, and opens what it seals "
+    "for them.",
     "It refuses before it deals: each advertisement is signed by an identity of the roster.",
     lambda _: {"own": {who: own_keys() for who in ALL - {VICTIM}}},
     naive(UNSIGNED, shows="both secrets of participant 0 are known"),
@@ -64,11 +64,10 @@ cohort_shown(
 
 
 @with_coordinator(
-    "Shows a neighbour's advertisement of an earlier attempt, whose mask key was opened there.",
-    "The participant refuses: the neighbour's signature covers the attempt's number.",
-    naive(UNSIGNED, shows="goes on"),
+    "The participant refuses: the neighbour's signature covers the attempt's number.", naive(UNSIGNED, shows="goes on")
 )
 async def keys_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
+    """Shows a neighbour's advertisement of an earlier attempt, whose mask key was opened there."""
     earlier = await coordinator.begin(1, 1)
     cohort = await earlier.masked()
     await earlier.finish(cohort, (ALL, ALL - {3}), HONEST - {3})
@@ -78,50 +77,44 @@ async def keys_of_an_earlier_attempt(coordinator: CheatingCoordinator) -> Seen:
 
 
 cohort_shown(
-    "neighbours-change-names",
-    "Shows two neighbours' advertisements under each other's name.",
+    "neighbours-change-names: Shows two neighbours' advertisements under each other's name.",
     "A participant that sees them refuses.",
     changed(lambda real: {3: real[4], 4: real[3]}),
     naive(UNSIGNED, shows="goes on"),
 )
 cohort_shown(
-    "keys-change-roles",
-    "Shows a neighbour's channel key as its mask key and its mask key as its channel key.",
+    "keys-change-roles: Shows a neighbour's channel key as its mask key and its mask key as its channel key.",
     "A participant that sees them refuses.",
     changed(lambda real: {3: replace(real[3], mask_key=real[3].channel_key, channel_key=real[3].mask_key)}),
     naive(UNSIGNED, shows="goes on"),
 )
 cohort_shown(
-    "own-key-altered",
-    "Shows a participant another mask key as its own.",
+    "own-key-altered: Shows a participant another mask key as its own.",
     "It refuses.",
     changed(lambda real: {VICTIM: replace(real[VICTIM], mask_key=own_keys()[0].public)}),
     naive(ALTERED, shows="goes on"),
 )
 cohort_shown(
-    "oneself-missing",
-    "Shows a participant a cohort without itself.",
+    "oneself-missing: Shows a participant a cohort without itself.",
     "It refuses.",
     lambda _: {"u1": ALL - {VICTIM}},
     naive(ALTERED),
 )
 cohort_shown(
-    "two-colluders-with-one-key",
-    "Lets a colluder advertise, under its own signature, the mask key of an honest neighbour.",
+    "two-colluders-with-one-key: Lets a colluder advertise, under its own signature, the mask key of an honest "
+    "neighbour.",
     "All refuse: a key occurs only once in a cohort.",
     by_colluder(lambda real: (real[3].mask_key, real[7].channel_key)),
     TWICE,
 )
 cohort_shown(
-    "one-key-in-both-roles",
-    "Lets a colluder advertise one key as mask key and as channel key.",
+    "one-key-in-both-roles: Lets a colluder advertise one key as mask key and as channel key.",
     "All refuse.",
     by_colluder(lambda real: (real[7].channel_key, real[7].channel_key)),
     TWICE,
 )
 cohort_shown(
-    "a-colluders-short-key",
-    "Lets a colluder advertise, and sign, a mask key of 31 bytes.",
+    "a-colluders-short-key: Lets a colluder advertise, and sign, a mask key of 31 bytes.",
     "All refuse before they deal.",
     by_colluder(lambda real: (bytes(31), real[7].channel_key)),
     naive("has another length", also=(Naive.lacking("wire.codec", "must have {length} bytes"),), shows="goes on"),
@@ -130,11 +123,11 @@ cohort_shown(
 
 @one_message_changed(
     "cohort_keys",
-    "Shows the digest of a neighbour's advertisement without the keys in it.",
     "A participant that needs the keys refuses.",
     naive("an advertisement of a neighbour is missing", shows="crashes"),
 )
 def neighbour_by_digest_alone(who: int, keys: pb.CohortKeys) -> None:
+    """Shows the digest of a neighbour's advertisement without the keys in it."""
     keys.members[1 if who == 0 else 0].advertisement_sha256 = bytes(32)
 
 
@@ -142,17 +135,17 @@ def neighbour_by_digest_alone(who: int, keys: pb.CohortKeys) -> None:
 AGREES_ON_ZERO = Naive(
     "secagg.keys",
     without=("the agreement is all zero",),
-    changed=(
-        ('raise InvalidKey("the public key is of low order or not 32 bytes long") from error', "shared = bytes(32)"),
-    ),
+    changed={
+        'raise InvalidKey("the public key is of low order or not 32 bytes long") from error': "shared = bytes(32)"
+    },
     shows="goes on",
 )
 
 
-def of_low_order(name: str, does: str, must: str, role: str, never: str) -> None:
+def of_low_order(script: str, must: str, role: str, never: str) -> None:
     """Register a script of colluder 7 with each key of low order in a role, one a round."""
 
-    @with_coordinator(does, must, AGREES_ON_ZERO, name=name)
+    @with_coordinator(must, AGREES_ON_ZERO, script=script)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, point in enumerate(LOW_ORDER, 1):
             attempt = await coordinator.begin(round_)
@@ -170,15 +163,14 @@ def of_low_order(name: str, does: str, must: str, role: str, never: str) -> None
 
 
 of_low_order(
-    "low-order-channel-key",
-    "Lets a colluder advertise a channel key of low order: everyone could read what is sealed with it.",
+    "low-order-channel-key: Lets a colluder advertise a channel key of low order: everyone could read what is sealed "
+    "with it.",
     "All refuse before they deal.",
     "channel_key",
     "share_keys",
 )
 of_low_order(
-    "low-order-mask-key",
-    "Lets a colluder advertise a mask key of low order, so that everyone knows the masks with it.",
+    "low-order-mask-key: Lets a colluder advertise a mask key of low order, so that everyone knows the masks with it.",
     "All refuse before they mask.",
     "mask_key",
     "masked_input",
@@ -189,12 +181,12 @@ of_low_order(
 
 
 @in_attempt(
-    "Shows a victim a cohort of itself and the two colluders.",
     "It refuses before it deals: u1 must have the plan's quorum.",
     naive(SIZES, shows="goes on"),
     naive(SIZES, SMALL_U2, "u3 has {len(u3)}", shows="the input of participant 0 is exposed", also=(ANY_PRICE,)),
 )
 async def victim_among_colluders(attempt: Attempt) -> Seen:
+    """Shows a victim a cohort of itself and the two colluders."""
     u1 = COLLUDERS | {VICTIM}
     cohort = attempt.cohort(u1)
     await attempt.show(cohort, [VICTIM])
@@ -203,37 +195,27 @@ async def victim_among_colluders(attempt: Attempt) -> Seen:
     return attempt.verdict([VICTIM], "share_keys")
 
 
-@one_message_changed(
-    "cohort_keys",
-    "Shows u1 in another order, so that positions on the polynomials, and signs of masks, would differ.",
-    "All refuse.",
-    NOT_ASCENDING,
-)
+@one_message_changed("cohort_keys", "All refuse.", NOT_ASCENDING)
 def members_not_ascending(_: int, keys: pb.CohortKeys) -> None:
+    """Shows u1 in another order, so that positions on the polynomials, and signs of masks, would differ."""
     members = list(keys.members)
     members[2], members[3] = members[3], members[2]
     del keys.members[:]
     keys.members.extend(members)
 
 
-@one_message_changed(
-    "cohort_keys",
-    "Lists a colluder twice in u1, so that the cohort looks larger than it is.",
-    "All refuse.",
-    NOT_ASCENDING,
-)
+@one_message_changed("cohort_keys", "All refuse.", NOT_ASCENDING)
 def colluder_listed_twice(who: int, keys: pb.CohortKeys) -> None:
+    """Lists a colluder twice in u1, so that the cohort looks larger than it is."""
     del keys.members[1 if who == 0 else 0]
     keys.members.append(keys.members[-1])
 
 
 @one_message_changed(
-    "cohort_keys",
-    "Invents a member of u1 that is not on the roster.",
-    "All refuse.",
-    naive("u1 names a participant that is not on the roster", shows="crashes"),
+    "cohort_keys", "All refuse.", naive("u1 names a participant that is not on the roster", shows="crashes")
 )
 def stranger_in_u1(_: int, keys: pb.CohortKeys) -> None:
+    """Invents a member of u1 that is not on the roster."""
     keys.members[-1].participant = 99
 
 
@@ -243,12 +225,12 @@ SAME_MODEL = Naive.instead("secagg.context", "            self.model_digest,\n",
 
 
 @with_coordinator(
-    "Lets one participant train another model than the others, so that its update can be told apart in the sum.",
     "Keys do not verify across the two models: all refuse before they deal.",
     naive(UNSIGNED, shows="goes on"),
     SAME_MODEL,
 )
 async def another_model_to_one(coordinator: CheatingCoordinator) -> Seen:
+    """Lets one participant train another model than the others, so that its update can be told apart in the sum."""
     model = bytes(len(coordinator.public.model) - 4) + b"\x00\x00\x80\x3f"
     other = await coordinator.begin(model=model, to=[VICTIM])
     attempt = await coordinator.begin(to=HONEST - {VICTIM})
@@ -263,19 +245,20 @@ async def another_model_to_one(coordinator: CheatingCoordinator) -> Seen:
 OTHER_DOCUMENT = Naive.lacking("client.participant", "the round names another study document", shows="goes on")
 
 
-@with_coordinator("Announces a round of another study document than the accepted one.", "All refuse.", OTHER_DOCUMENT)
+@with_coordinator("All refuse.", OTHER_DOCUMENT)
 async def another_study_in_a_round(coordinator: CheatingCoordinator) -> Seen:
+    """Announces a round of another study document than the accepted one."""
     coordinator.study_sha256 = coordinator.add(b"another")
     return (await coordinator.begin()).verdict(never="advertise_keys")
 
 
 @with_coordinator(
-    "Announces round 1,000,000 of a plan with 12: a client that joined it could join no earlier round.",
     "All refuse, and take part in round 1 afterwards.",
     Naive.lacking("client.participant", "of a plan with {plan.rounds}", shows="goes on"),
     outcome="sum",
 )
 async def round_beyond_the_plan(coordinator: CheatingCoordinator) -> Seen:
+    """Announces round 1,000,000 of a plan with 12: a client that joined it could join no earlier round."""
     seen = (await coordinator.begin(1_000_000)).verdict(never="advertise_keys")
     return await completes(coordinator, 1) if seen.outcome == "refused" else seen
 

@@ -1,4 +1,4 @@
-"""Messages that are damaged, out of order or unreadable, in each phase."""
+"""Messages that are damaged, out of order or unreadable, in each phase; and hybrid keys and seeds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from secagg.commitments import MerkleTree, wrapped_node
+from secagg.keys import KEY_BYTES, wrap_seed
 from tests.adversary.attempt_in_hand import Attempt
 from tests.adversary.cheating_coordinator import ANSWERS, CheatingCoordinator, in_attempt, with_coordinator
 from tests.adversary.coordinator_scripts import ALL, COVERS, HONEST, VICTIM, naive
-from tests.adversary.coordinator_scripts_keys import OTHER_DOCUMENT, UNSIGNED, completes
+from tests.adversary.coordinator_scripts_keys import OTHER_DOCUMENT, UNSIGNED, by_colluder, cohort_shown, completes
 from tests.adversary.script import Naive, Seen
 from tests.support.attempts_in_memory import flipped
 from tests.support.coordinator_notes import Notes
@@ -52,15 +54,13 @@ def much_longer(data: bytes) -> bytes:
     return data + bytes(1 << 20)
 
 
-def damaged(
-    kind: str, damages: list[Damage], name: str, does: str, must: str, *check: Naive, study: str = "nine"
-) -> None:
+def damaged(kind: str, damages: list[Damage], script: str, must: str, *check: Naive, study: str = "nine") -> None:
     """Register a script in which each honest participant gets a message of a kind with another damage.
 
     If there are more damages than participants, the others follow in later rounds.
     """
 
-    @with_coordinator(does, must, *check, name=name, study=study)
+    @with_coordinator(must, *check, script=script, study=study)
     async def run(coordinator: CheatingCoordinator) -> Seen:
         for round_, start in enumerate(range(0, len(damages), len(HONEST)), 1):
             those = damages[start : start + len(HONEST)]
@@ -92,24 +92,21 @@ damaged(
         for name in ("mask_key", "channel_key", "signature")
         for how in (flip, cut, longer, much_longer)
     ],
-    "damaged-advertisements",
-    "Changes one bit, or the length, of a key or a signature in u1.",
+    "damaged-advertisements: Changes one bit, or the length, of a key or a signature in u1.",
     "All refuse before they deal.",
     naive(UNSIGNED, shows="goes on"),
 )
 damaged(
     "neighbour_shares",
     [*(of("shares.2.root", how) for how in (flip, cut)), *(of("u2", how) for how in (longer, cut, flip))],
-    "damaged-dealings",
-    "Changes one bit of a dealing's root, or of u2.",
+    "damaged-dealings: Changes one bit of a dealing's root, or of u2.",
     "All refuse before they mask.",
     naive(DEALING, shows="goes on"),
 )
 damaged(
     "survivor_sets",
     [*(of("u3", how) for how in (cut, longer, much_longer)), *(of("u2", how) for how in (cut, longer, flip))],
-    "damaged-survivor-sets",
-    "Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
+    "damaged-survivor-sets: Changes a bit of u2, or cuts or lengthens a bitmap, up to a megabyte.",
     "All refuse to sign.",
     Naive.lacking(
         "secagg.messages", "the bitmap doesn't have one bit for each member of u1", "unused bits of the bitmap are set"
@@ -118,28 +115,26 @@ damaged(
 damaged(
     "unmasking_request",
     [*(of("signatures.1.signature", how) for how in (flip, cut, longer, much_longer)), renamed, swapped],
-    "damaged-request",
-    "Changes a bit of one signature in the request for shares, or its length, or names another signer.",
+    "damaged-request: Changes a bit of one signature in the request for shares, or its length, or names another "
+    "signer.",
     "All refuse.",
     naive(COVERS, shows="goes on"),
 )
 
 
+UNREADABLE = "        if plaintext is None:\n            "
+
+
 @in_attempt(
-    "Changes a bit of one ciphertext, or of its path, for each participant.",
     "The dealer stays in u2, its share counts as missing, and the sum opens.",
     naive(
-        changed=(
-            (
-                "        if plaintext is None:\n            return None\n",
-                "        if plaintext is None:\n            raise CoordinatorMisbehaved(self.name, 'no share')\n",
-            ),
-        ),
+        changed={f"{UNREADABLE}return None\n": f"{UNREADABLE}raise CoordinatorMisbehaved(self.name, 'no share')\n"},
         shows="some refuse",
     ),
     outcome="sum",
 )
 async def damaged_shares(attempt: Attempt) -> Seen:
+    """Changes a bit of one ciphertext, or of its path, for each participant."""
 
     def damage(who: int, message: pb.NeighbourShares) -> None:
         one = message.shares[who % len(message.shares)]
@@ -153,13 +148,9 @@ async def damaged_shares(attempt: Attempt) -> Seen:
     return attempt.coordinator.came_out("sum") if attempt.opened(cohort, ALL) else attempt.verdict()
 
 
-@with_coordinator(
-    "Changes a bit of the study's or the roster's digest in the announcement of a round, or its length.",
-    "All refuse, and take part in the next round.",
-    OTHER_DOCUMENT,
-    outcome="sum",
-)
+@with_coordinator("All refuse, and take part in the next round.", OTHER_DOCUMENT, outcome="sum")
 async def damaged_round_start(coordinator: CheatingCoordinator) -> Seen:
+    """Changes a bit of the study's or the roster's digest in the announcement of a round, or its length."""
     changes = [of(name, how) for name in ("study_sha256", "roster_sha256") for how in (flip, cut, longer)]
     coordinator.twist["round_start"] = lambda who, message: changes[who % len(changes)](message)
     seen = (await coordinator.begin()).verdict(never="advertise_keys")
@@ -173,21 +164,21 @@ KINDS = ["cohort_keys", "neighbour_shares", "upload_credit", "survivor_sets", "u
 
 
 @with_coordinator(
-    "Replaces one message of each phase by bytes that were cut, flipped anywhere or drawn at random, and by messages "
-    "of megabytes.",
     "Nothing crashes or opens; a participant that can't read a message refuses or reconnects, and an honest round "
     "afterwards gives a sum.",
     Naive(
         "client.participant",
-        changed=(
-            ("except (CoordinatorMisbehaved, MalformedMessage, DocumentMismatch) as", "except DocumentMismatch as"),
-            ("except (InvalidUpdate, ValueError, ArithmeticError) as", "except ArithmeticError as"),
-        ),
+        changed={
+            "except (CoordinatorMisbehaved, MalformedMessage, DocumentMismatch) as": "except DocumentMismatch as",
+            "except (InvalidUpdate, ValueError, ArithmeticError) as": "except ArithmeticError as",
+        },
         shows="crashes",
     ),
     outcome="sum",
 )
 async def noise_in_every_phase(coordinator: CheatingCoordinator) -> Seen:
+    """Replaces one message of each phase by bytes that were cut, flipped anywhere or drawn at random, and by messages
+    of megabytes."""
     for round_, kind in enumerate(["round_start", *KINDS], 1):
         coordinator.twist[kind] = partial(spoilt, random.Random(f"noise {kind}"), kind)
         attempt = await coordinator.begin(round_)
@@ -233,12 +224,12 @@ def swollen(kind: str, message: Any) -> pb.CoordinatorMessage:
 
 
 @with_coordinator(
-    "Sends, in each phase, the messages of all other phases, unchanged from the attempt before.",
     "Each is refused, and nothing else is sent. The only exception: survivors may be signed before the coordinator "
     "has asked for the upload.",
     Naive.lacking("client.participant", "is out of order", also=(naive("is not what this phase waits for"),)),
 )
 async def out_of_order(coordinator: CheatingCoordinator) -> Seen:
+    """Sends, in each phase, the messages of all other phases, unchanged from the attempt before."""
     kept: dict[str, pb.CoordinatorMessage] = {}
 
     def keep(kind: str, who: int, message: Any) -> None:
@@ -283,3 +274,105 @@ async def up_to(attempt: Attempt, cohort: Notes, expected: str) -> None:
     signed = await attempt.ask_to_sign(cohort, (ALL, ALL))
     if expected != "unmasking_request":
         await attempt.ask_to_unmask(cohort, (ALL, ALL), signed)
+
+
+# ---------------------------------------------------------------- hybrid keys and seeds
+
+# They would open a pair once X25519 is broken (decision 0016).
+
+NOT_ITS_OWN = "is not its own"
+NOT_KEM = b"\xff" * 1184
+KEYS_DIFFER = "All to which it would send a secret refuse before they deal."
+
+
+def own_seed(cohort: Notes, receiver: int) -> bytes:
+    """Return a seed whose ML-KEM secret the coordinator knows; it lacks the X25519 agreement, as yet."""
+    return wrap_seed(
+        bytes(32), bytes(32), cohort.advertisements[receiver].mask_key, b"d" * 32, b"r" * 32, cohort.context
+    )
+
+
+async def dealt(attempt: Attempt, change: Callable[[Notes, int, Any], None]) -> Seen:
+    """Change each dealing that carries a seed, by cohort and receiver."""
+    cohort = await attempt.show()
+
+    def changed(who: int, message: Any) -> None:
+        for one in message.shares:
+            if one.wrapped:
+                change(cohort, who, one)
+
+    attempt.coordinator.twist["neighbour_shares"] = changed
+    await attempt.tell_u2(cohort)
+    return attempt.verdict(never="masked_input")
+
+
+@in_attempt(
+    "All refuse before they mask: the dealer's signed root covers its seeds.",
+    naive(NOT_ITS_OWN, shows="goes on"),
+    study="hybrid",
+)
+async def a_seed_of_its_own(attempt: Attempt) -> Seen:
+    """Replaces each wrapped seed by one of its own, whose ML-KEM secret it knows."""
+
+    def change(cohort: Notes, who: int, one: Any) -> None:
+        one.wrapped = own_seed(cohort, who)
+
+    return await dealt(attempt, change)
+
+
+@in_attempt(
+    "All refuse before they mask: a share opens only beside the seed that its dealer wrapped.",
+    naive(
+        changed={
+            ', ciphertext, wrapped.get(holder, b"")': ", ciphertext",
+            "encapsulated, dealt.wrapped)": "encapsulated)",
+        },
+        shows="goes on",
+    ),
+    study="hybrid",
+)
+async def a_seed_under_a_root_of_its_own(attempt: Attempt) -> Seen:
+    """The same, under a root of its own that covers that seed."""
+
+    def change(cohort: Notes, who: int, one: Any) -> None:
+        one.wrapped, place = own_seed(cohort, who), cohort.graph.places(who)[one.dealer]
+        nodes = [bytes(32)] * len(cohort.u1)
+        nodes[place] = wrapped_node(one.pair, one.wrapped)
+        tree = MerkleTree(nodes)
+        one.root, one.path = tree.root, b"".join(tree.path(place))
+
+    return await dealt(attempt, change)
+
+
+def seeds(change: Callable[[bytes], bytes]) -> Damage:
+    """Change the seeds of all dealings."""
+
+    def damage(message: Any) -> None:
+        for one in message.shares:
+            one.wrapped = change(one.wrapped)
+
+    return damage
+
+
+damaged(
+    "neighbour_shares",
+    [seeds(lambda _: b""), seeds(cut), seeds(longer), seeds(lambda seed: seed or bytes(1120))],
+    "dealings-without-their-seeds: Leaves out the wrapped seeds, changes their length, or adds some.",
+    "All refuse before they mask: a pair without its seed would fall back to X25519.",
+    naive("lacks the seed of the pair", NOT_ITS_OWN),
+    study="hybrid",
+)
+
+
+cohort_shown(
+    "mask-key-that-is-no-ml-kem-key: Lets a colluder advertise a mask key that is no ML-KEM key.",
+    KEYS_DIFFER,
+    by_colluder(lambda real: (real[8].mask_key[:KEY_BYTES] + NOT_KEM, real[8].channel_key), 8),
+    study="hybrid",
+)
+cohort_shown(
+    "channel-key-that-is-no-ml-kem-key: Lets a colluder advertise a channel key that is no ML-KEM key.",
+    KEYS_DIFFER,
+    by_colluder(lambda real: (real[8].mask_key, real[8].channel_key[:KEY_BYTES] + NOT_KEM), 8),
+    study="hybrid",
+)

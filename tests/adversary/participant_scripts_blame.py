@@ -95,11 +95,11 @@ GIVES_UP = Off.instead(
 )
 HURRIES = Off(  # nor does it wait for those that take noise back, after which all have answered
     ROUNDS,
-    changed=(
-        ("if not (unmasking.u3 & self._alive) - unmasking.received:", "if True:"),
-        ("linger = 1.0 if", "linger = 0.0 if"),
-        ("self._alive, AT_ONCE)", "self._alive, 1)"),
-    ),
+    changed={
+        "if not (unmasking.u3 & self._alive) - unmasking.received:": "if True:",
+        "linger = 1.0 if": "linger = 0.0 if",
+        "self._alive, AT_ONCE)": "self._alive, 1)",
+    },
     shows="budget reached",
 )
 NOBODY_SET_ASIDE = Off.instead("server.exclusions", "sorted(aside)", "()", shows=BUDGET_REACHED)
@@ -107,8 +107,7 @@ NOBODY_COUNTS = Off.instead("server.exclusions", "membership.in_too_many_conflic
 OTHER_SEED = Blame(0, UNMASK, "rebuild another self-mask seed", excluded=True)
 WRONG_SEED = Off.lacking(OPENING, "another self-mask seed than it committed to", shows="opens a wrong sum")
 blame_script(
-    "commitment-to-another-seed",
-    "commits to another self-mask seed than the one it deals shares of",
+    "commitment-to-another-seed: commits to another self-mask seed than the one it deals shares of",
     SECOND_TIME,
     ABORT_THEN_SUM,
     {0: Cheat(FALSE_COMMITMENT)},
@@ -116,8 +115,7 @@ blame_script(
     blames=[OTHER_SEED],
 )
 blame_script(
-    "shares-of-another-seed",
-    "deals shares of another self-mask seed than its own",
+    "shares-of-another-seed: deals shares of another self-mask seed than its own",
     SECOND_TIME,
     ABORT_THEN_SUM,
     deals(another(SELF_MASK_SEED)),
@@ -125,8 +123,8 @@ blame_script(
     blames=[OTHER_SEED],
 )
 blame_script(
-    "shares-of-another-mask-key",
-    "deals shares of another mask key than it advertised, and leaves before it has uploaded",
+    "shares-of-another-mask-key: deals shares of another mask key than it advertised, and leaves before it has "
+    "uploaded",
     SECOND_TIME,
     ABORT_THEN_SUM,
     deals(another(MASK_KEY), masked_input=leaves),
@@ -134,8 +132,8 @@ blame_script(
     blames=[Blame(0, UNMASK, "rebuild another mask key", excluded=True)],
 )
 blame_script(
-    "an-inconsistent-share",
-    "commits to one share that doesn't fit the others, and seals it for a holder that answers first",
+    "an-inconsistent-share: commits to one share that doesn't fit the others, and seals it for a holder that answers "
+    "first",
     ENOUGH + ", and the cheat is named and excluded",
     SUM_OF_ALL,
     {**deals(another(SELF_MASK_SEED, slice(1, 2))), 1: AS_IT_SHOULD},
@@ -144,8 +142,8 @@ blame_script(
     blames=[Blame(0, UNMASK, "don't fit the others", excluded=True)],
 )
 blame_script(
-    "an-inconsistent-share-of-a-mask-key",
-    "commits to one share of its mask key that doesn't fit the others, and leaves before it has uploaded",
+    "an-inconsistent-share-of-a-mask-key: commits to one share of its mask key that doesn't fit the others, and leaves "
+    "before it has uploaded",
     "the good shares are enough: the round ends in the exact sum of the others, and the cheat is named and excluded",
     SUM_OF_OTHERS,
     {**deals(another(MASK_KEY, slice(1, 2)), masked_input=leaves), 1: AS_IT_SHOULD},
@@ -154,8 +152,7 @@ blame_script(
     blames=[Blame(0, UNMASK, "don't fit the others", excluded=True), Blame(0, INPUT, "connection closed")],
 )
 blame_script(
-    "too-many-inconsistent-shares",
-    "commits to too many shares that don't fit the others to tell which are wrong",
+    "too-many-inconsistent-shares: commits to too many shares that don't fit the others to tell which are wrong",
     SECOND_TIME,
     ABORT_THEN_SUM,
     deals(strewn(SELF_MASK_SEED, slice(1, 4))),
@@ -163,8 +160,7 @@ blame_script(
     blames=[OTHER_SEED],
 )
 blame_script(
-    "own-share-outside-the-field",
-    "commits, for itself, to a share outside the field, and reveals it",
+    "own-share-outside-the-field: commits, for itself, to a share outside the field, and reveals it",
     ENOUGH + ", its reply is ignored, and the cheat is named and excluded",
     SUM_OF_ALL,
     deals(outside_for_itself),
@@ -172,8 +168,7 @@ blame_script(
     blames=[Blame(0, UNMASK, "outside the field", excluded=True)],
 )
 blame_script(
-    "rubbish-for-most",
-    "seals what can't be opened for four of its six neighbours",
+    "rubbish-for-most: seals what can't be opened for four of its six neighbours",
     SECOND_TIME,
     ABORT_THEN_SUM,
     {0: Cheat(seals_rubbish(0, 1, 2, 3))},
@@ -181,15 +176,14 @@ blame_script(
     blames=[Blame(0, UNMASK, "fails its check", excluded=True)],
 )
 blame_script(
-    "rubbish-for-a-few",
-    "seals what can't be opened for two of its six neighbours, as many as could be lying",
+    "rubbish-for-a-few: seals what can't be opened for two of its six neighbours, as many as could be lying",
     ENOUGH + "; two reports prove nothing, and no participant is named",
     SUM_OF_ALL,
     {0: Cheat(seals_rubbish(0, 3))},
 )
 blame_script(
-    "rubbish-for-a-few-and-silence",
-    "seals what can't be opened for two of its six neighbours and keeps its own shares to itself, in each attempt",
+    "rubbish-for-a-few-and-silence: seals what can't be opened for two of its six neighbours and keeps its own shares "
+    "to itself, in each attempt",
     "the attempt ends without a sum; none is excluded, since two could be lying and one may be gone, but the cheat is "
     "set aside, and the next attempt is the exact sum of the others",
     ABORT_THEN_SUM,
@@ -225,8 +219,7 @@ def accuses_by_round(dealers: Mapping[int, Iterable[int]], attempts: int = 99) -
 CONFLICTS = "others say that it sealed rubbish, or are accused of that by it"
 ONE_EACH = {1: (3,), 2: (4,), 3: (5,)}
 blame_script(
-    "no-share-of-anybody",
-    "denies having a share of any dealer",
+    "no-share-of-anybody: denies having a share of any dealer",
     ENOUGH + "; it is in conflict with more than could be lying, and is named and excluded at once",
     SUM_OF_ALL,
     {0: accuses(*range(7))},
@@ -234,8 +227,7 @@ blame_script(
     blames=[Blame(0, UNMASK, CONFLICTS, excluded=True)],
 )
 blame_script(
-    "two-accuse-one-after-another",
-    "two of them deny having a share of an honest dealer, another one in each round",
+    "two-accuse-one-after-another: two of them deny having a share of an honest dealer, another one in each round",
     "each round ends in the exact sum; with the third, each of the two is in conflict with more than could be lying "
     "and is excluded; no honest one is",
     SUM_OF_ALL,
@@ -246,15 +238,14 @@ blame_script(
     rounds=4,
 )
 blame_script(
-    "two-accuse-an-honest-dealer",
-    "two of them deny having a share of an honest dealer",
+    "two-accuse-an-honest-dealer: two of them deny having a share of an honest dealer",
     ENOUGH + ", and the honest one is not blamed",
     SUM_OF_ALL,
     {0: accuses(3), 1: accuses(3)},
 )
 blame_script(
-    "two-accuse-and-shares-run-short",
-    "two of them deny having a share of an honest dealer, where every other share is needed",
+    "two-accuse-and-shares-run-short: two of them deny having a share of an honest dealer, where every other share is "
+    "needed",
     "the attempt ends without a sum; as many as collude can have an honest one only set aside, not excluded, and the "
     "next one is the exact sum of the others",
     ABORT_THEN_SUM,
@@ -269,8 +260,8 @@ blame_script(
     set_aside=frozenset({3}),
 )
 blame_script(
-    "more-accuse-than-may-collude",
-    "three of them, where two are assumed to collude, deny having a share of an honest dealer",
+    "more-accuse-than-may-collude: three of them, where two are assumed to collude, deny having a share of an honest "
+    "dealer",
     "the honest one is excluded: nothing is promised against more colluders than the study assumes",
     ABORT_THEN_SUM,
     {who: accuses(3, attempts=1) for who in range(3)},

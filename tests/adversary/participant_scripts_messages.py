@@ -11,6 +11,7 @@ from typing import Any
 from secagg.commitments import MerkleTree, pair_node
 from secagg.context import set_of, survivor_statement
 from secagg.keys import KEY_BYTES, advertisement_statement, dealing_statement, upload_statement
+from secagg.messages import NOISE_SEED_BYTES
 from secagg.parameters import HYBRID
 from tests.adversary.cheating_participant import ADVERTISE, CHECK, INPUT, KINDS, SHARE, UNMASK, Cheat, Cheater, Twist
 from tests.adversary.participant_verdict import SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
@@ -59,8 +60,7 @@ def sends(kind: str, change: Change) -> dict[str, Twist]:
 
 def one_cheat(
     kind: str,
-    name: str,
-    does: str,
+    script: str,
     change: Change,
     *check: Naive,
     reason: str = "",
@@ -78,7 +78,7 @@ def one_cheat(
     outcome = SUM_OF_ALL if KINDS.index(kind) > KINDS.index(INPUT) else SUM_OF_OTHERS
     cheat = Cheat({**sends(kind, change), **(more or {})})
     blames = [Blame(0, kind, reason or check[0].without[0], excluded=excluded)]
-    study_script(name, does, must or MUST.get(kind, NAMED), outcome, {0: cheat}, *check, blames=blames, **options)
+    study_script(script, must or MUST.get(kind, NAMED), outcome, {0: cheat}, *check, blames=blames, **options)
 
 
 advertises, deals, offers, signs, answers = (partial(one_cheat, kind) for kind in KINDS)
@@ -97,32 +97,27 @@ def resigned(cheater: Cheater, honest: pb.Advertisement, mask_key: bytes, channe
 
 
 advertises(
-    "keys-without-signature",
-    "advertises keys that its identity has not signed",
+    "keys-without-signature: advertises keys that its identity has not signed",
     lambda _, honest: altered(honest, signature=bytes(64)),
     Off.lacking(CORE, "the keys are not signed by", shows="an honest participant refused"),
 )
 advertises(
-    "mask-key-of-low-order",
-    "advertises a mask key with which every agreement is zero",
+    "mask-key-of-low-order: advertises a mask key with which every agreement is zero",
     lambda me, honest: resigned(me, honest, LOW_ORDER[2], honest.channel_key),
     Off.lacking(CORE, "a public key is of low order", shows="an honest participant refused"),
 )
 advertises(
-    "channel-key-of-low-order",
-    "advertises a channel key with which every agreement is zero",
+    "channel-key-of-low-order: advertises a channel key with which every agreement is zero",
     lambda me, honest: resigned(me, honest, honest.mask_key, LOW_ORDER[5]),
     Off.lacking(CORE, "a public key is of low order", shows="an honest participant refused"),
 )
 advertises(
-    "one-key-for-two-purposes",
-    "advertises one key as mask key and as channel key",
+    "one-key-for-two-purposes: advertises one key as mask key and as channel key",
     lambda me, honest: resigned(me, honest, honest.mask_key, honest.mask_key),
     Off.lacking(CORE, "a public key was advertised before", shows="an honest participant refused"),
 )
 advertises(
-    "short-key",
-    "advertises a key of one byte",
+    "short-key: advertises a key of one byte",
     lambda _, honest: altered(honest, mask_key=b"k"),
     Off.lacking(
         CODEC, "bytes, not", also=(Off.lacking(CORE, "a public key is not {length} bytes long"),), shows="low order"
@@ -143,8 +138,7 @@ def no_ml_kem_key(name: str) -> Change:
 
 for role in ("mask", "channel"):
     advertises(
-        f"invalid-ml-kem-{role}-key",
-        f"advertises a {role} key whose second part is no ML-KEM key",
+        f"invalid-ml-kem-{role}-key: advertises a {role} key whose second part is no ML-KEM key",
         no_ml_kem_key(f"{role}_key"),
         Off.lacking(CORE, "the ML-KEM part of a public key is invalid", shows="an honest participant refused"),
         study={"key_agreement": HYBRID},
@@ -160,8 +154,7 @@ async def key_of_a_partner(cheater: Cheater, honest: pb.Advertisement) -> pb.Adv
 
 
 study_script(
-    "key-of-another",
-    "advertises the mask key of another participant",
+    "key-of-another: advertises the mask key of another participant",
     NAMED,
     SUM_OF_OTHERS,
     {0: Cheat(), 1: Cheat(sends(ADVERTISE, key_of_a_partner))},
@@ -171,20 +164,17 @@ study_script(
 )
 
 
-def second_time(
-    name: str, does: str, kind: str, check: Naive, must: str = LEFT_OUT, reason: str = "not expected"
-) -> None:
+def second_time(script: str, kind: str, check: Naive, must: str = LEFT_OUT, reason: str = "not expected") -> None:
     """Register a script in which participant 0 sends its message of a kind twice."""
 
     def twice(cheater: Cheater, honest: Any) -> list[pb.ParticipantMessage]:
         return [cheater.wrap(**{kind: honest})] * 2
 
-    one_cheat(kind, name, does, twice, check, reason=reason, must=must, excluded=False)
+    one_cheat(kind, script, twice, check, reason=reason, must=must, excluded=False)
 
 
 second_time(
-    "advertises-twice",
-    "advertises its keys a second time",
+    "advertises-twice: advertises its keys a second time",
     ADVERTISE,
     Off.instead(CORE, "known and sender not in self._advertisements", "known", shows="participant 0 is excluded"),
 )
@@ -208,61 +198,52 @@ def dealing(cheater: Cheater, honest: pb.SealedShares, **changes: Any) -> pb.Sea
 
 
 deals(
-    "shares-without-signature",
-    "deals shares whose commitments its identity has not signed",
+    "shares-without-signature: deals shares whose commitments its identity has not signed",
     lambda _, honest: altered(honest, leaves=[*honest.leaves[:-1], flipped(honest.leaves[-1])]),
     Off.lacking(CORE, "the commitments are not signed by", shows="an honest participant refused"),
 )
 deals(
-    "shares-for-too-few",
-    "seals shares for all of its neighbours but one",
+    "shares-for-too-few: seals shares for all of its neighbours but one",
     lambda _, honest: altered(honest, ciphertexts=list(honest.ciphertexts)[1:]),
     Off.lacking(CORE, "shares must go to exactly the neighbours", shows="crash"),
 )
 deals(
-    "shares-for-strangers",
-    "seals a share for one more holder than there are neighbours",
+    "shares-for-strangers: seals a share for one more holder than there are neighbours",
     lambda _, honest: altered(honest, ciphertexts=[*honest.ciphertexts, bytes(112)]),
     Off.lacking(CORE, "shares must go to exactly the neighbours", shows="crash"),
 )
 deals(
-    "commitments-for-too-few",
-    "commits to shares of all holders but one, and signs that",
+    "commitments-for-too-few: commits to shares of all holders but one, and signs that",
     lambda me, honest: dealing(me, honest, leaves=list(honest.leaves)[:-2]),
     Off.lacking(CORE, "there must be two commitments", shows="crash"),
 )
 deals(
-    "short-sealed-share",
-    "seals a share that is a byte short",
+    "short-sealed-share: seals a share that is a byte short",
     lambda _, honest: altered(honest, ciphertexts=[honest.ciphertexts[0][:-1], *honest.ciphertexts[1:]]),
     Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "a sealed share is not"),), shows="is not named"),
     reason="112 bytes",
 )
 deals(
-    "short-commitment",
-    "commits to a share with a hash that is a byte short",
+    "short-commitment: commits to a share with a hash that is a byte short",
     lambda _, honest: altered(honest, leaves=[honest.leaves[0][:-1], *honest.leaves[1:]]),
     Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "there must be two commitments"),), shows="crash"),
     reason="32 bytes",
 )
 deals(
-    "short-seed-commitment",
-    "signs a commitment to its seed that is a byte short",
+    "short-seed-commitment: signs a commitment to its seed that is a byte short",
     lambda me, honest: dealing(me, honest, seed_commitment=honest.seed_commitment[:-1]),
     Off.lacking(CODEC, "bytes, not", also=(Off.lacking(CORE, "the seed commitment is not"),), shows="is not named"),
     reason="32 bytes",
 )
 deals(
-    "seeds-for-too-few",
-    "wraps seeds for all of its receivers but one",
+    "seeds-for-too-few: wraps seeds for all of its receivers but one",
     lambda _, honest: altered(honest, wrapped=list(honest.wrapped)[1:]),
     Off.lacking(CORE, "seeds of {WRAPPED_BYTES} bytes", shows="crash"),
     reason="there must be 2 seeds of 1120 bytes",
     study={"key_agreement": HYBRID},
 )
 second_time(
-    "deals-twice",
-    "deals a second time",
+    "deals-twice: deals a second time",
     SHARE,
     Off.instead(CORE, "known and sender not in self._dealings", "known", shows="is not named"),
 )
@@ -281,27 +262,23 @@ def offer(cheater: Cheater, sha256: bytes) -> pb.MaskedInputOffer:
 
 
 offers(
-    "offer-without-signature",
-    "offers a vector that its identity has not signed",
+    "offer-without-signature: offers a vector that its identity has not signed",
     lambda _, honest: altered(honest, signature=bytes(64)),
     Off.lacking(CORE, "the upload is not signed by", shows="is not named"),
 )
 offers(
-    "offer-masked-in-another-u2",
-    "signs its upload as masked in a set that it was not sent",
+    "offer-masked-in-another-u2: signs its upload as masked in a set that it was not sent",
     lambda me, _: _offer_in_another_u2(me),
     Off.lacking(CORE, "the upload is not signed by", shows="is not named"),
 )
 offers(
-    "offer-of-a-short-digest",
-    "offers a vector by a digest of one byte",
+    "offer-of-a-short-digest: offers a vector by a digest of one byte",
     lambda me, _: offer(me, b"d"),
     Off.lacking("server.attempt.steps", "the offer's sha256 must have", shows="is not named"),
     reason="32 bytes",
 )
 second_time(
-    "offers-twice",
-    "offers its vector a second time",
+    "offers-twice: offers its vector a second time",
     INPUT,
     Off.lacking("server.attempt.uploads", "offered before", shows="is not named"),
     reason="offered before",
@@ -327,17 +304,15 @@ def signs_other_sets(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
 
 
 COVERS = Off.lacking(SETS, "doesn't cover these sets", shows="an honest participant refused")
-TWICE = (("known and sender not in signed.signatures", "known"),)  # also when others are already asked for shares
-signs("signs-other-sets", "signs survivors other than those it was sent", signs_other_sets, COVERS)
+TWICE = {"known and sender not in signed.signatures": "known"}  # also when others are already asked for shares
+signs("signs-other-sets: signs survivors other than those it was sent", signs_other_sets, COVERS)
 signs(
-    "sets-without-signature",
-    "sends zeros for its signature over the survivors",
+    "sets-without-signature: sends zeros for its signature over the survivors",
     lambda _, honest: altered(honest, signature=bytes(64)),
     COVERS,
 )
 second_time(
-    "signs-twice",
-    "signs the survivors a second time",
+    "signs-twice: signs the survivors a second time",
     CHECK,
     Off(CORE, changed=TWICE, shows="is not named", also=(Off(UNMASKING, changed=TWICE),)),
     must="the round ends in the exact sum, and the cheat is left out of this attempt only",
@@ -386,66 +361,116 @@ def keeps_its_shares(cheater: Cheater, honest: pb.ConsistencySignature) -> pb.Co
 WRONG_KIND = Off.lacking(UNMASKING, "the wrong kind of share", shows="is not named")
 SHORT = Off.lacking(CODEC, "bytes, not", also=(Off.lacking(UNMASKING, "has another length"),), shows="crash")
 answers(
-    "false-share",
-    "reveals a share that is not the one it was dealt",
+    "false-share: reveals a share that is not the one it was dealt",
     revealed("share", lambda share: flipped(share, 3)),
     Off.lacking(UNMASKING, "doesn't match the commitment", shows="participant 3 is excluded"),
 )
 answers(
-    "share-outside-the-field",
-    "reveals a share that is no share at all",
+    "share-outside-the-field: reveals a share that is no share at all",
     revealed("share", lambda _: b"\xff" * 32),
     reason="doesn't match the commitment",
 )
 answers(
-    "share-called-another-kind",
-    "reveals a share of a seed and calls it one of a mask key",
+    "share-called-another-kind: reveals a share of a seed and calls it one of a mask key",
     entry(as_the_other_kind),
     WRONG_KIND,
 )
 answers(
-    "share-of-the-other-secret",
-    "reveals the mask key's share of a participant in the sum, which would help to open both its secrets",
+    "share-of-the-other-secret: reveals the mask key's share of a participant in the sum, which would help to open "
+    "both its secrets",
     other_share,
     WRONG_KIND,
     more=sends(CHECK, keeps_its_shares),
 )
 answers(
-    "short-share",
-    "reveals a share that is two bytes short",
+    "short-share: reveals a share that is two bytes short",
     revealed("share", lambda share: share[:-2]),
     SHORT,
     reason="32 bytes",
 )
 answers(
-    "short-salt",
-    "reveals a share with a salt that is a byte short",
+    "short-salt: reveals a share with a salt that is a byte short",
     revealed("salt", lambda salt: salt[:-1]),
     SHORT,
     reason="16 bytes",
 )
 answers(
-    "empty-entries",
-    "answers with entries that say nothing",
+    "empty-entries: answers with entries that say nothing",
     lambda _, honest: pb.UnmaskingReply(shares=[pb.PeerShare()] * len(honest.shares)),
     reason="entry of the reply is empty",
 )
 answers(
-    "too-few-shares",
-    "leaves out an entry of its reply, so that every later one would count for another dealer",
+    "too-few-shares: leaves out an entry of its reply, so that every later one would count for another dealer",
     lambda _, honest: altered(honest, shares=list(honest.shares)[1:]),
     Off.lacking(UNMASKING, "there must be one entry for each", shows="is not named"),
 )
 answers(
-    "shares-of-strangers",
-    "reveals shares of a participant that dealt nothing",
+    "shares-of-strangers: reveals shares of a participant that dealt nothing",
     lambda _, honest: altered(honest, shares=[*honest.shares, honest.shares[-1]]),
     Off.lacking(UNMASKING, "there must be one entry for each", shows="crash"),
 )
 second_time(
-    "answers-twice",
-    "sends its shares a second time",
+    "answers-twice: sends its shares a second time",
     UNMASK,
     Off.instead(UNMASKING, "known and sender not in self._u5", "known", shows="is not named"),
     must="the round ends in the exact sum, and the second answer is ignored",
+)
+
+
+# ---------------------------------------------------------------- seeds of its own noise
+
+# Where they aren't those it committed to, nobody else's noise, nor guarantee, changes.
+
+STAYS_IN = "the round ends in the sum of all; the cheat is named, and only its own noise is not taken back"
+FITS = Off.lacking(UNMASKING, "a noise seed doesn't match", shows="opens a wrong sum")
+COUNT = Off.lacking(UNMASKING, "noise seeds of {NOISE_SEED_BYTES}", shows="crash")
+SEVEN: dict[str, Any] = {"must": STAYS_IN, "participants": 7}  # if all survive, each reveals three seeds
+
+
+answers(
+    "false-noise-seed: reveals a seed of its noise that is not the one it committed to",
+    lambda _, honest: altered(honest, noise_seeds=[flipped(honest.noise_seeds[0]), *honest.noise_seeds[1:]]),
+    FITS,
+    **SEVEN,
+)
+answers(
+    "noise-seed-of-another-part: reveals two seeds of its noise in each other's place",
+    lambda _, honest: altered(honest, noise_seeds=[honest.noise_seeds[at] for at in (1, 0, 2)]),
+    FITS,
+    **SEVEN,
+)
+answers(
+    "no-noise-seed: reveals no seed of its noise",
+    lambda _, honest: altered(honest, noise_seeds=[]),
+    COUNT,
+    reason="noise seeds of 32 bytes",
+    **SEVEN,
+)
+answers(
+    "a-noise-seed-too-many: reveals a seed more than is surplus",
+    lambda _, honest: altered(honest, noise_seeds=[*honest.noise_seeds, bytes(NOISE_SEED_BYTES)]),
+    COUNT,
+    reason="noise seeds of 32 bytes",
+    **SEVEN,
+)
+answers(
+    "false-noise-seed-without-signatures: reveals a false seed under a plan without signed survivors",
+    lambda _, honest: altered(honest, noise_seeds=[flipped(honest.noise_seeds[0])]),
+    FITS,
+    must=STAYS_IN,
+    study={"adversary": "curious"},
+)
+
+
+def earlier(cheater: Cheater, honest: Any) -> Any:
+    return altered(honest, noise_seeds=list(cheater.first[UNMASK].noise_seeds))
+
+
+study_script(
+    "noise-seeds-of-an-earlier-round: reveals the seeds of its noise in the round before",
+    STAYS_IN,
+    SUM_OF_ALL,
+    {0: Cheat(sends(UNMASK, earlier), rounds=frozenset({2}))},
+    FITS,
+    blames=[Blame(0, UNMASK, "a noise seed doesn't match", round=2, excluded=True)],
 )

@@ -27,8 +27,7 @@ PhaseChange = Callable[[Cheater, Any, str], Any]
 
 
 def in_each_phase(
-    name: str,
-    does: str,
+    script: str,
     change: PhaseChange,
     reason: str,
     *check: Naive,
@@ -38,8 +37,7 @@ def in_each_phase(
 ) -> None:
     """Register a script of five rounds; in round r participant 0 cheats in the r-th phase only.
 
-    Args:
-        but: phases in which the cheat goes unnoticed, since enough others have answered.
+    ``but``: phases in which the cheat goes unnoticed, since enough others have answered.
     """
 
     def twist(kind: str, round_: int) -> Twist:
@@ -53,8 +51,7 @@ def in_each_phase(
     phases = list(enumerate(KINDS, 1))
     cheat = Cheat({kind: twist(kind, round_) for round_, kind in phases}, rounds=frozenset(range(1, 6)))
     study_script(
-        name,
-        does,
+        script,
         must,
         SUM_OF_OTHERS,
         {0: cheat},
@@ -66,7 +63,7 @@ def in_each_phase(
 
 
 def by_other_culprits(
-    name: str, does: str, changes: dict[str, tuple[Change, str]], *check: Naive, first: int = 1, partners: int = 0
+    script: str, changes: dict[str, tuple[Change, str]], *check: Naive, first: int = 1, partners: int = 0
 ) -> None:
     """Register a script in which each of five participants cheats in another phase and another round.
 
@@ -81,8 +78,7 @@ def by_other_culprits(
         cheats[who] = Cheat(sends(kind, change), rounds=frozenset({who + first}))
         blames.append(Blame(who, kind, reason, round=who + first, excluded=True))
     study_script(
-        name,
-        does,
+        script,
         NAMED,
         SUM_OF_OTHERS,
         dict(sorted(cheats.items())),
@@ -122,8 +118,7 @@ async def disconnects_after_it(cheater: Cheater, honest: Any, kind: str) -> None
 
 DEADLINE = "did not answer before the deadline"
 in_each_phase(
-    "silent",
-    "says nothing when it is its turn",
+    "silent: says nothing when it is its turn",
     silence,
     DEADLINE,
     Off.instead(
@@ -133,31 +128,28 @@ in_each_phase(
     silent=True,
 )
 in_each_phase(
-    "late",
-    "answers when its phase is over and the others have gone on",
+    "late: answers when its phase is over and the others have gone on",
     late,
     DEADLINE,
     Off(
         ATTEMPT,
-        changed=(
-            ("who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)", "self._inbox.takes(who)"),
-            ("        if who not in self._alive:\n            if isin", "        if False:\n            if isin"),
-            ("            elif item.phase == step.name:  #", "            else:  #"),
-        ),
+        changed={
+            "who in self._alive and self._inbox.takes(who) and self._slots.speaks(session)": "self._inbox.takes(who)",
+            "        if who not in self._alive:\n            if isin": "        if False:\n            if isin",
+            "            elif item.phase == step.name:  #": "            else:  #",
+        },
     ),
     but=frozenset({CHECK, UNMASK}),
     silent=True,
 )
 in_each_phase(
-    "disconnects-and-returns",
-    "cuts its session when it is its turn and opens another one at once",
+    "disconnects-and-returns: cuts its session when it is its turn and opens another one at once",
     disconnects,
     "connection closed",
     must="it is left out of the attempt, the round ends in the exact sum of the others, and the next one includes it",
 )
 in_each_phase(
-    "answers-and-disconnects",
-    "answers, cuts its session and opens another one at once",
+    "answers-and-disconnects: answers, cuts its session and opens another one at once",
     disconnects_after_it,
     "connection closed",
     must="its input counts in full or not at all: the round ends in an exact sum, and the next one includes it",
@@ -192,24 +184,22 @@ def overruns(limit: str) -> Off:
     """Make a coordinator without this limit of an attempt's inbox."""
     return Off(
         INBOX,
-        changed=(
-            ("return participant not in self._overran", "return True"),
-            (f"        if {limit}:\n", "        if False:\n"),
-        ),
+        changed={
+            "return participant not in self._overran": "return True",
+            f"        if {limit}:\n": "        if False:\n",
+        },
     )
 
 
 in_each_phase(
-    "flood",
-    "sends three hundred messages where one is due",
+    "flood: sends three hundred messages where one is due",
     flood,
     "more messages than an attempt has",
     overruns("self.messages[participant] > MOST_MESSAGES"),
     silent=True,
 )
 in_each_phase(
-    "flood-of-bytes",
-    "sends three messages, each as large as all of an attempt, where one is due",
+    "flood-of-bytes: sends three messages, each as large as all of an attempt, where one is due",
     three_large_ones,
     "more bytes than an attempt has",
     overruns("self.bytes[participant] > self._most_bytes"),
@@ -218,7 +208,6 @@ in_each_phase(
 
 
 async def everything_at_once(cheater: Cheater, honest: Any) -> Any:
-    """Send a message of every later phase before the first."""
     return [
         cheater.wrap(consistency=pb.ConsistencySignature(signature=bytes(64))),
         cheater.wrap(masked_input=pb.MaskedInputOffer(sha256=bytes(32), signature=bytes(64))),
@@ -229,16 +218,14 @@ async def everything_at_once(cheater: Cheater, honest: Any) -> Any:
 
 
 study_script(
-    "phases-out-of-order",
-    "sends messages of every later phase before its keys",
+    "phases-out-of-order: sends messages of every later phase before its keys",
     "they are not kept for later: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: everything_at_once})},
     Off.instead(ATTEMPT, "            elif item.phase == step.name:  #", "            else:  #"),
 )
 study_script(
-    "empty-phase-message",
-    "sends a phase message of no phase",
+    "empty-phase-message: sends a phase message of no phase",
     NAMED,
     SUM_OF_OTHERS,
     {0: Cheat({ADVERTISE: lambda cheater, _: [cheater.wrap()]})},
@@ -248,7 +235,6 @@ study_script(
 
 
 async def heartbeats(cheater: Cheater, honest: Any) -> Any:
-    """Send heartbeats without reading the answers."""
     beat = pb.ParticipantMessage(heartbeat=pb.Heartbeat())
     for _ in range(600):
         await cheater.tell(beat)
@@ -258,8 +244,7 @@ async def heartbeats(cheater: Cheater, honest: Any) -> Any:
 # What the cheat doesn't read soon waits at the coordinator: its channel takes no more than a kilobyte ahead.
 NARROW = (("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
 study_script(
-    "heartbeats-without-end",
-    "sends heartbeat after heartbeat and reads no answer",
+    "heartbeats-without-end: sends heartbeat after heartbeat and reads no answer",
     "no more than one answer waits for it: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: heartbeats}, options=NARROW)},
@@ -296,38 +281,33 @@ UNREAD = (
     "it is cut off and left out of the attempt; the round ends in the exact sum of the others, the next includes it"
 )
 in_each_phase(
-    "random-bytes",
-    "sends random bytes",
+    "random-bytes: sends random bytes",
     cut_off_by(lambda _, __, kind: b"\xff" + random.Random(kind).randbytes(200)),  # the same in every run
     "not a message of this protocol",
     must=UNREAD,
 )
 in_each_phase(
-    "truncated-messages",
-    "sends what is due less its last bytes",
+    "truncated-messages: sends what is due less its last bytes",
     cut_off_by(lambda *due: serialized(*due)[:-7]),
     "not a message of this protocol",
     must=UNREAD,
 )
 in_each_phase(
-    "oversize-messages",
-    "sends what is due followed by 100 kB",
+    "oversize-messages: sends what is due followed by 100 kB",
     cut_off_by(lambda *due: serialized(*due) + bytes(100_000)),
     "larger than all of an attempt",
     Off.lacking("server.service", "a message is larger than all of an attempt"),
     must=UNREAD,
 )
 in_each_phase(
-    "flood-of-another-attempt",
-    "sends two thousand messages of an attempt that doesn't run",
+    "flood-of-another-attempt: sends two thousand messages of an attempt that doesn't run",
     strays,
     "more messages than the attempts under way have",
     Off.lacking("server.sessions", "more messages than the attempts under way have"),
     must=UNREAD,
 )
 in_each_phase(
-    "opens-an-open-session",
-    "begins its session anew within the session",
+    "opens-an-open-session: begins its session anew within the session",
     cut_off_by(lambda *_: pb.ParticipantMessage(open=pb.Open(protocol_version=1))),
     "doesn't take",
     must=UNREAD,
@@ -335,8 +315,7 @@ in_each_phase(
 
 
 by_other_culprits(
-    "bit-flips",
-    "sends what is due with one bit changed",
+    "bit-flips: sends what is due with one bit changed",
     {
         ADVERTISE: (lambda _, m: altered(m, channel_key=flipped(m.channel_key, 77)), "not signed"),
         SHARE: (lambda _, m: altered(m, seed_commitment=flipped(m.seed_commitment, 200)), "not signed"),
@@ -366,8 +345,7 @@ def of_a_partner(kind: str, reason: str) -> tuple[Change, str]:
 
 
 by_other_culprits(
-    "replays-of-an-earlier-round",
-    "sends its message of an earlier round again as one of this round",
+    "replays-of-an-earlier-round: sends its message of an earlier round again as one of this round",
     {
         ADVERTISE: replayed(ADVERTISE, "not signed"),
         SHARE: replayed(SHARE, ""),  # one participant less by then: their number reveals it before the signature does
@@ -378,8 +356,7 @@ by_other_culprits(
     first=2,
 )
 by_other_culprits(
-    "messages-of-another-participant",
-    "sends the message of another participant in its own name",
+    "messages-of-another-participant: sends the message of another participant in its own name",
     {
         ADVERTISE: of_a_partner(ADVERTISE, ""),
         SHARE: of_a_partner(SHARE, "not signed"),
@@ -392,7 +369,6 @@ by_other_culprits(
 
 
 async def old_numbers(cheater: Cheater, honest: Any) -> Any:
-    """Send its messages of round 1 unchanged before what is due."""
     old = [
         pb.ParticipantMessage(phase=pb.PhaseMessage(round=1, attempt=1, **{kind: content}))
         for kind, content in cheater.first.items()
@@ -401,8 +377,7 @@ async def old_numbers(cheater: Cheater, honest: Any) -> Any:
 
 
 study_script(
-    "messages-of-an-earlier-attempt",
-    "sends all its messages of an earlier attempt again, unchanged",
+    "messages-of-an-earlier-attempt: sends all its messages of an earlier attempt again, unchanged",
     "none is read: the round ends in the exact sum with it",
     SUM_OF_ALL,
     {0: Cheat({ADVERTISE: old_numbers}, rounds=frozenset({2}))},
@@ -419,7 +394,6 @@ study_script(
 
 
 async def second_session(cheater: Cheater, honest: Any) -> Any:
-    """Open a second session and go on in the first."""
     assert cheater.channel is not None
     second = await open_session(cheater.channel, cheater.identity, cheater.document.study)
     await second.send(pb.ParticipantMessage(ready=pb.Ready()))
@@ -429,8 +403,7 @@ async def second_session(cheater: Cheater, honest: Any) -> Any:
 
 
 study_script(
-    "two-sessions-of-one-identity",
-    "opens a second session and goes on in the first",
+    "two-sessions-of-one-identity: opens a second session and goes on in the first",
     "the first one is over and it is left out of the attempt; the round ends in the exact sum of the others",
     SUM_OF_OTHERS,
     {0: Cheat(sends(SHARE, second_session))},
@@ -439,7 +412,7 @@ study_script(
 )
 
 
-def in_the_name_of_another(name: str, does: str, reason: str, check: Naive, *, key: bool, **options: Any) -> None:
+def in_the_name_of_another(script: str, reason: str, check: Naive, *, key: bool, **options: Any) -> None:
     """Register a script that tries to open a session of participant 3, with its key or without."""
 
     async def tries(cheater: Cheater, honest: Any) -> Any:
@@ -462,8 +435,7 @@ def in_the_name_of_another(name: str, does: str, reason: str, check: Naive, *, k
         return "" if refused else "a session in the name of another is opened"
 
     study_script(
-        name,
-        does,
+        script,
         "it is refused; the other one's session goes on, and the round ends in the exact sum of all",
         SUM_OF_ALL,
         {0: Cheat(sends(SHARE, tries))},
@@ -474,15 +446,14 @@ def in_the_name_of_another(name: str, does: str, reason: str, check: Naive, *, k
 
 
 in_the_name_of_another(
-    "session-in-the-name-of-another",
-    "opens a session in the name of an honest participant, whose key it doesn't have",
+    "session-in-the-name-of-another: opens a session in the name of an honest participant, whose key it doesn't have",
     "proof of identity",
     Off.lacking("server.sessions", "the proof of identity doesn't verify", shows="participant 3 is dropped"),
     key=False,
 )
 in_the_name_of_another(
-    "stolen-identity-key",
-    "opens a session with the stolen identity key of a participant on another host, and its own certificate",
+    "stolen-identity-key: opens a session with the stolen identity key of a participant on another host, and its own "
+    "certificate",
     "certificate",
     Off.lacking(
         "server.peer_certificate", "the certificate is that of another identity", shows="participant 3 is dropped"

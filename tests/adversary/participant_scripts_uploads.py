@@ -26,8 +26,7 @@ Uploader = Callable[[Cheater, bytes], Awaitable[None]]
 
 
 def one_upload(
-    name: str,
-    does: str,
+    script: str,
     uploader: Uploader,
     reason: str,
     *check: Naive,
@@ -38,8 +37,7 @@ def one_upload(
 ) -> None:
     """Register a script in which participant 0 uploads differently, once.
 
-    Args:
-        told: a piece of the coordinator's answer to the upload; leave it out if the upload does not end.
+    ``told``: a piece of the coordinator's answer to the upload; leave it out if the upload does not end.
     """
 
     def other_answer(stage: Stage) -> str:
@@ -52,16 +50,7 @@ def one_upload(
     blames = [Blame(0, INPUT, reason, excluded=must == NAMED)]
     cheats = {0: Cheat(uploader=uploader)}
     study_script(
-        name,
-        does,
-        must,
-        SUM_OF_OTHERS,
-        cheats,
-        *check,
-        blames=blames,
-        broken=other_answer,
-        most_read=most_read,
-        **options,
+        script, must, SUM_OF_OTHERS, cheats, *check, blames=blames, broken=other_answer, most_read=most_read, **options
     )
 
 
@@ -90,8 +79,7 @@ async def endless(_: bytes) -> AsyncIterator[bytes]:
 
 
 one_upload(
-    "upload-too-long",
-    "uploads a byte more than a vector has",
+    "upload-too-long: uploads a byte more than a vector has",
     sending(lambda packed: frames(packed + b"\0")),
     "longer than",
     Off.lacking(
@@ -104,8 +92,7 @@ one_upload(
     told="longer than",
 )
 one_upload(
-    "upload-too-short",
-    "uploads a byte less than a vector has",
+    "upload-too-short: uploads a byte less than a vector has",
     sending(lambda packed: frames(packed[:-1])),
     "has 47 bytes",
     Off.lacking(UPLOADS, "len(staged) != self.size", shows="gets another answer"),
@@ -113,8 +100,7 @@ one_upload(
     told="47 bytes",
 )
 one_upload(
-    "empty-upload",
-    "ends its upload before it has begun",
+    "empty-upload: ends its upload before it has begun",
     sending(lambda _: frames(b"")),
     "has 0 bytes",
     Off.lacking(UPLOADS, "len(staged) != self.size", shows="gets another answer"),
@@ -122,32 +108,28 @@ one_upload(
     told="0 bytes",
 )
 one_upload(
-    "endless-upload",
-    "uploads without an end",
+    "endless-upload: uploads without an end",
     sending(endless),
     "longer than",
     Off.lacking(UPLOADS, "the vector is longer than", shows="more of an upload is read"),
     most_read=2 * LARGEST_FRAME,
 )
 one_upload(
-    "another-vector",
-    "uploads another vector than the one it signed",
+    "another-vector: uploads another vector than the one it signed",
     sending(lambda packed: frames(flipped(packed))),
     "digest that was signed",
     Off.lacking(CORE, "doesn't have the digest that was signed", shows="opens a wrong sum"),
     told="not taken",
 )
 one_upload(
-    "bytes-that-are-no-chunk",
-    "uploads bytes that are not framed",
+    "bytes-that-are-no-chunk: uploads bytes that are not framed",
     sending(lambda packed: [packed]),
     "not a chunk",
     Off.lacking("wire.transport", "not a chunk", shows="is not named"),
     told="chunk",
 )
 one_upload(
-    "oversize-chunk",
-    "uploads a chunk that is larger than any may be",
+    "oversize-chunk: uploads a chunk that is larger than any may be",
     sending(lambda _: [b"\x0a\x81\x80\x10" + bytes(CHUNK_BYTES + 1)]),
     "chunk",
     told="chunk",
@@ -156,8 +138,7 @@ one_upload(
 
 
 study_script(
-    "short-vector-that-is-signed",
-    "signs a vector that is a byte short, and uploads it",
+    "short-vector-that-is-signed: signs a vector that is a byte short, and uploads it",
     LEFT_OUT,
     SUM_OF_OTHERS,
     {0: signed_and_uploaded(lambda packed: packed[:-1])},
@@ -177,8 +158,7 @@ def padded(packed: bytes) -> bytes:
 
 
 study_script(
-    "padding-bits",
-    "uploads and signs a vector with bits set after its last entry",
+    "padding-bits: uploads and signs a vector with bits set after its last entry",
     NAMED,
     SUM_OF_OTHERS,
     {0: signed_and_uploaded(padded)},
@@ -228,30 +208,26 @@ EXCLUDES = Off.instead(
 )
 
 one_upload(
-    "upload-given-up",
-    "gives up its upload in the middle",
+    "upload-given-up: gives up its upload in the middle",
     broken_off(lambda _: asyncio.sleep(0)),
     "upload failed",
     EXCLUDES,
     must=LEFT_OUT,
 )
 one_upload(
-    "connection-that-breaks-in-an-upload",
-    "loses its connection in the middle of its upload, and stays away",
+    "connection-that-breaks-in-an-upload: loses its connection in the middle of its upload, and stays away",
     broken_off(close_channel),
     "",
     must=LEFT_OUT,
 )
 one_upload(
-    "upload-broken-off-and-back",
-    "cuts its session in the middle of its upload, and comes back at once",
+    "upload-broken-off-and-back: cuts its session in the middle of its upload, and comes back at once",
     broken_off(lambda cheater: cheater.leave(returns=True)),
     "",
     must="its upload is ignored; the round ends in the exact sum of the others, and the next one is with it",
 )
 one_upload(
-    "upload-that-stalls",
-    "uploads half a vector and then nothing",
+    "upload-that-stalls: uploads half a vector and then nothing",
     sending(half),
     "nothing arrived",
     must=LEFT_OUT,
@@ -259,8 +235,7 @@ one_upload(
     told="nothing arrived",
 )
 one_upload(
-    "upload-that-crawls",
-    "uploads a byte every now and then, and keeps its place without limit",
+    "upload-that-crawls: uploads a byte every now and then, and keeps its place without limit",
     sending(crawl),
     "at less than 16 KiB a second",
     Off.instead(UPLOADS, "(min(arrived + self.stall_s, self._latest(offer)))\n", "(arrived + self.stall_s)\n"),
@@ -268,8 +243,7 @@ one_upload(
     stall_s=STALL_S,
 )
 one_upload(
-    "upload-that-never-begins",
-    "asks for its turn to upload, while others wait for theirs, and then is silent",
+    "upload-that-never-begins: asks for its turn to upload, while others wait for theirs, and then is silent",
     lambda cheater, packed: asyncio.sleep(0),
     "nothing arrived",
     must="its turn passes on: the round ends in the exact sum of the others, and it is left out of this attempt only",
@@ -282,18 +256,11 @@ one_upload(
 
 
 def in_addition(
-    name: str,
-    does: str,
-    must: str,
-    cheat: Cheat,
-    *check: Naive,
-    refusals: int = 1,
-    reason: str = "no upload is expected",
+    script: str, must: str, cheat: Cheat, *check: Naive, refusals: int = 1, reason: str = "no upload is expected"
 ) -> None:
     """Register a script of uploads beside the one that is due: they are refused and change nothing.
 
-    Args:
-        refusals: how many there must be, all for this reason.
+    ``refusals``: how many there must be, all for this reason.
     """
 
     def taken(stage: Stage) -> str:
@@ -301,7 +268,7 @@ def in_addition(
         right = len(answers) == refusals and all(reason in answer for answer in answers)
         return "" if right else "an upload that is not due is not refused"
 
-    study_script(name, does, must, SUM_OF_ALL, {0: cheat}, *check, broken=taken)
+    study_script(script, must, SUM_OF_ALL, {0: cheat}, *check, broken=taken)
 
 
 async def again_when_done(cheater: Cheater, packed: bytes) -> None:
@@ -329,7 +296,6 @@ async def two_at_once(cheater: Cheater, packed: bytes) -> None:
 
 
 async def too_early(cheater: Cheater, honest: Any) -> Any:
-    """Upload before the offer."""
     await cheater.unread_upload(frames(cheater.packed))
     return honest
 
@@ -345,41 +311,37 @@ async def with_wrong_tokens(cheater: Cheater, packed: bytes) -> None:
 
 # In `Uploads.stage`: the beginning of its condition, which no other place has.
 EXPECTED = "offer is None or offer.begin is None or not offer.granted or offer.complete or"
-UNASKED = ((EXPECTED, "offer is None and"),)
-STILL_HOLDS_IT = ("        if not offer.granted:\n            raise", "        if False:\n            raise")
-STILL_READ = (f"{' ' * 24}if not offer.granted:\n", f"{' ' * 24}if False:\n")
-SECOND_TIME = (("sender in self.u2 and sender not in self._u3", "sender in self.u2"),)
+UNASKED = {EXPECTED: "offer is None and"}
+STILL_HOLDS_IT = {"        if not offer.granted:\n            raise": "        if False:\n            raise"}
+STILL_READ = {f"{' ' * 24}if not offer.granted:\n": f"{' ' * 24}if False:\n"}
+SECOND_TIME = {"sender in self.u2 and sender not in self._u3": "sender in self.u2"}
 ONCE = "the vector counts once: the round ends in the exact sum, and the second stream is refused unread"
 in_addition(
-    "uploads-again",
-    "uploads its vector a second time once it counts",
+    "uploads-again: uploads its vector a second time once it counts",
     ONCE,
     Cheat(uploader=again_when_done),
     Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
     Off(
         UPLOADS,
-        changed=(*UNASKED, STILL_HOLDS_IT, STILL_READ),
+        changed={**UNASKED, **STILL_HOLDS_IT, **STILL_READ},
         also=(Off(CORE, changed=SECOND_TIME),),
         shows="opens a wrong sum",
     ),
 )
 in_addition(
-    "uploads-in-two-streams",
-    "uploads its vector in two streams at the same time",
+    "uploads-in-two-streams: uploads its vector in two streams at the same time",
     ONCE,
     Cheat(uploader=two_at_once),
     Off(UPLOADS, changed=UNASKED, shows="participant 0 is dropped"),
 )
 in_addition(
-    "upload-without-credit",
-    "uploads a vector that it has not offered",
+    "upload-without-credit: uploads a vector that it has not offered",
     "the upload is refused unread; offered and sent in its turn the same vector counts once",
     Cheat(sends(INPUT, too_early)),
     Off.instead(UPLOADS, EXPECTED, "offer is not None and"),
 )
 in_addition(
-    "token-of-another-participant",
-    "uploads with tokens that it guesses",
+    "token-of-another-participant: uploads with tokens that it guesses",
     "each is refused; the round ends in the exact sum, and no other participant is affected",
     Cheat(uploader=with_wrong_tokens),
     Off.instead(
@@ -399,8 +361,7 @@ async def by_a_partner(cheater: Cheater, packed: bytes) -> None:
 
 
 study_script(
-    "upload-for-a-partner",
-    "uploads the signed vector of a participant that gave it the token",
+    "upload-for-a-partner: uploads the signed vector of a participant that gave it the token",
     "it counts as that participant's, once: the round ends in the exact sum",
     SUM_OF_ALL,
     {0: Cheat(uploader=by_a_partner), 1: Cheat()},
@@ -419,8 +380,7 @@ def shifted(packed: bytes) -> bytes:
 
 
 study_script(
-    "shift-of-the-sum",
-    "adds anything to its own vector, of any size",
+    "shift-of-the-sum: adds anything to its own vector, of any size",
     "the sum is shifted by exactly that, modulo 2^B, and nothing reveals it",
     SHIFTED,
     {0: signed_and_uploaded(shifted)},

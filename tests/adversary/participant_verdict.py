@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,24 +23,17 @@ _COMPLETED = "round_completed"
 
 @dataclass(frozen=True)
 class Blame:
-    """A participant that must be named for a cheat.
-
-    Attributes:
-        kind: the phase, by its message.
-        reason: a piece of the coordinator's reason.
-        excluded: from the study; else only from this attempt.
-    """
+    """A participant that must be named for a cheat."""
 
     who: int
-    kind: str
-    reason: str
+    kind: str  # the phase, by its message
+    reason: str  # a piece of the coordinator's reason
     round: int = 1
-    excluded: bool = False
+    excluded: bool = False  # from the study; else only from this attempt
 
 
 def study_script(
-    name: str,
-    does: str,
+    script: str,
     must: str,
     outcome: str,
     cheats: Mapping[int, Cheat],
@@ -73,7 +66,7 @@ def study_script(
     # Attempts may end without a sum; they are charged, and the study ends when its budget is used up.
     may_lose = outcome in (ABORT_THEN_SUM, BUDGET_REACHED)
 
-    @scripted(PARTICIPANT, name, does, must, outcome, *check, possible=possible)
+    @scripted(PARTICIPANT, script, must, outcome, *check, possible=possible)
     async def run(places: Places) -> Seen:
         stage = await play(places, cheats, participants=participants, rounds=rounds, **options)
         completed = {round_: opened for (round_, _), opened in sorted(stage.opened.items())}
@@ -128,55 +121,48 @@ def _wrapped(vector: Vector, bits: int) -> Vector:
     return (vector.astype(np.uint64) & np.uint64((1 << bits) - 1)).astype(vector.dtype)
 
 
-def _queues(stage: Stage, most_read: int) -> list[str]:
-    broken: list[str] = []
+def _queues(stage: Stage, most_read: int) -> Iterator[str]:
     if stage.inbox > MOST_QUEUED * (len(stage.honest) + len(stage.cheaters)):
-        broken.append("messages of one participant pile up in memory")
+        yield "messages of one participant pile up in memory"
     if stage.outbox > MOST_ANSWERS:
-        broken.append("answers wait in memory for a participant that doesn't read them")
+        yield "answers wait in memory for a participant that doesn't read them"
     if any(read > most_read for read in stage.uploaded.values()):
-        broken.append("more of an upload is read than a vector has")
-    return broken
+        yield "more of an upload is read than a vector has"
 
 
-def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...]) -> list[str]:
+def _blamed_wrongly(stage: Stage, blames: tuple[Blame, ...]) -> Iterator[str]:
     """Find innocent participants that are dropped, excluded or made to refuse; and what is counted twice."""
-    broken: list[str] = []
-    culprits = {blame.who for blame in blames}
     dropped = stage.of("participant_dropped")
     for log in stage.logs:
         if log.get("event") == "refused":
-            broken.append(f"an honest participant refused: {log.get('reason')}")
+            yield f"an honest participant refused: {log.get('reason')}"
         elif log.get("log_level") == "error":
-            broken.append(f"error: {log.get('event')} {log.get('reason', '')}")
+            yield f"error: {log.get('event')} {log.get('reason', '')}"
     for event in stage.of("participant_excluded"):
         if not any(blame.excluded and blame.who == event["participant"] for blame in blames):
-            broken.append(f"participant {event['participant']} is excluded: {event['reason']}")
+            yield f"participant {event['participant']} is excluded: {event['reason']}"
     for event in dropped:
-        if event["participant"] not in culprits:
-            broken.append(f"participant {event['participant']} is dropped: {event['reason']}")
+        if event["participant"] not in {blame.who for blame in blames}:
+            yield f"participant {event['participant']} is dropped: {event['reason']}"
     drops = Counter((event["round"], event["attempt"], event["participant"]) for event in dropped)
-    broken += [f"participant {who} leaves an attempt twice" for (_, _, who), count in drops.items() if count > 1]
-    return broken
+    yield from (f"participant {who} leaves an attempt twice" for (_, _, who), count in drops.items() if count > 1)
 
 
-def _set_aside_wrongly(stage: Stage, wanted: frozenset[int]) -> list[str]:
+def _set_aside_wrongly(stage: Stage, wanted: frozenset[int]) -> Iterator[str]:
     """Find participants wrongly set aside or not set aside, and those set aside that take part in a later sum."""
     aside = stage.of("participant_set_aside")
     times = Counter(event["participant"] for event in aside)
-    broken = [f"participant {who} is set aside" for who in sorted(times.keys() - wanted)]
-    broken += [f"participant {who} is not set aside" for who in sorted(wanted - times.keys())]
-    broken += [f"participant {who} is set aside {count} times" for who, count in sorted(times.items()) if count > 1]
+    yield from (f"participant {who} is set aside" for who in sorted(times.keys() - wanted))
+    yield from (f"participant {who} is not set aside" for who in sorted(wanted - times.keys()))
+    yield from (f"participant {who} is set aside {count} times" for who, count in sorted(times.items()) if count > 1)
     for event in aside:
         later = [one["survivors"] for one in stage.events[stage.events.index(event) :] if one["kind"] == _COMPLETED]
         if any(event["participant"] in survivors for survivors in later):
-            broken.append(f"participant {event['participant']} is set aside and comes back")
-    return broken
+            yield f"participant {event['participant']} is set aside and comes back"
 
 
-def _not_blamed(stage: Stage, blames: tuple[Blame, ...], completed: Mapping[int, Opened]) -> list[str]:
+def _not_blamed(stage: Stage, blames: tuple[Blame, ...], completed: Mapping[int, Opened]) -> Iterator[str]:
     """Find cheats that are not named, and excluded ones that come back or are not on record."""
-    broken: list[str] = []
     last = max(stage.on_record, default=0)
     for blame in blames:
         dropped = [
@@ -186,12 +172,11 @@ def _not_blamed(stage: Stage, blames: tuple[Blame, ...], completed: Mapping[int,
         ]
         excluded = [event["reason"] for event in stage.of("participant_excluded", participant=blame.who)]
         if not any(blame.reason in reason for reason in (excluded if blame.excluded else dropped)):
-            broken.append(f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_FIELDS[blame.kind]}")
+            yield f"participant {blame.who} is not named for {blame.reason!r} in {PHASE_FIELDS[blame.kind]}"
             continue
         later = [one.u3 for round_, one in completed.items() if round_ > blame.round]
         if blame.excluded and any(blame.who in u3 for u3 in later):
-            broken.append(f"participant {blame.who} is excluded and comes back")
+            yield f"participant {blame.who} is excluded and comes back"
         recorded = stage.on_record.get(last, {}).get(stage.identity(blame.who), "")
         if blame.excluded and last > blame.round and blame.reason not in recorded:
-            broken.append(f"no transcript says that participant {blame.who} is excluded")
-    return broken
+            yield f"no transcript says that participant {blame.who} is excluded"

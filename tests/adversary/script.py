@@ -5,8 +5,9 @@ coordinator as `sordino serve` runs it. A script states what must happen and whi
 checks switched off (a `Naive` client or coordinator) it must come out differently, which shows what the check is worth.
 
 Scripts are registered by `scripted`, mostly through the shorter forms of each side: `coordinator_script`,
-`with_coordinator` and `in_attempt` (`cheating_coordinator`), `study_script` (`participant_verdict`). `scripts` imports
-the modules ``coordinator_scripts*.py`` and ``participant_scripts*.py`` of this folder, which register theirs.
+`with_coordinator` and `in_attempt` (`cheating_coordinator`), `study_script` (`participant_verdict`). Their argument
+``script`` is "name-of-the-script: what the cheat does". `scripts` imports the modules ``coordinator_scripts*.py`` and
+``participant_scripts*.py`` of this folder, which register theirs.
 """
 
 from __future__ import annotations
@@ -29,37 +30,22 @@ _WRAPPERS = (property, cached_property, classmethod, staticmethod)
 
 @dataclass(frozen=True)
 class Seen:
-    """How a script came out.
+    """How a script came out."""
 
-    Attributes:
-        outcome: a key of `table.ENDS`, or what a naive side came to, as "goes on".
-        detail: one sentence for the table: what was said or lost.
-        broken: promises that did not hold, each a short clause as "the input of participant 3 is exposed".
-    """
-
-    outcome: str
-    detail: str = ""
-    broken: tuple[str, ...] = ()
+    outcome: str  # a key of `table.ENDS`, or what a naive side came to, as "goes on"
+    detail: str = ""  # one sentence for the table: what was said or lost
+    broken: tuple[str, ...] = ()  # promises that did not hold, as "the input of participant 3 is exposed"
 
 
 @dataclass(frozen=True)
 class Naive:
-    """A module with some of its checks switched off.
+    """A module with some of its checks switched off, by `tests.support.naive_variants.variant`."""
 
-    Attributes:
-        module: dotted name, as ``secagg.client_phases``.
-        without: fragments of source; each fits exactly one ``if`` that only refuses, which is removed
-            (`tests.support.naive_variants.variant`).
-        changed: pieces of source and their replacements (`tests.support.naive_variants.changed`), for other checks.
-        also: further modules of the same naive side, for what is checked in two places.
-        shows: a piece of the naive run's outcome, detail or broken promises; empty: anything but the script's outcome.
-    """
-
-    module: str
-    without: tuple[str, ...] = ()
-    changed: tuple[tuple[str, str], ...] = ()
-    also: tuple[Naive, ...] = ()
-    shows: str = ""
+    module: str  # dotted name, as ``secagg.client_phases``
+    without: tuple[str, ...] = ()  # fragments of source: each fits exactly one ``if`` that only refuses and is removed
+    changed: Mapping[str, str] = field(default_factory=dict)  # pieces of source, each with its replacement
+    also: tuple[Naive, ...] = ()  # further modules of the same naive side, for what is checked in two places
+    shows: str = ""  # a piece of the naive outcome, detail or broken promises; empty: anything but the same outcome
 
     @classmethod
     def lacking(cls, module: str, *fragments: str, also: tuple[Naive, ...] = (), shows: str = "") -> Self:
@@ -69,11 +55,11 @@ class Naive:
     @classmethod
     def instead(cls, module: str, old: str, new: str, *, also: tuple[Naive, ...] = (), shows: str = "") -> Self:
         """Make a side that runs one piece of a module's source in place of another."""
-        return cls(module, changed=((old, new),), also=also, shows=shows)
+        return cls(module, changed={old: new}, also=also, shows=shows)
 
     def load(self) -> ModuleType:
         """Return the module as this side runs it."""
-        return naive_variants.variant(importlib.import_module(self.module), self.without, self.changed)
+        return naive_variants.variant(importlib.import_module(self.module), self.without, tuple(self.changed.items()))
 
     def patient(self) -> Naive | None:
         """Return the same side with more time until it counts as hanging; None if it has enough."""
@@ -103,7 +89,7 @@ class Naive:
 
 def taken_out(naive: Naive) -> Iterator[tuple[str, str]]:
     """Yield module and fragment of every check that a naive side lacks."""
-    for fragment in (*naive.without, *(old for old, _ in naive.changed)):
+    for fragment in (*naive.without, *naive.changed):
         yield naive.module, fragment
     for other in naive.also:
         yield from taken_out(other)
@@ -164,27 +150,18 @@ Run = Callable[[Places], Awaitable[Seen]]
 
 @dataclass(frozen=True)
 class Script:
-    """One way to cheat.
-
-    Attributes:
-        cheat: the side that cheats: "coordinator" or "participant".
-        name: words joined by hyphens.
-        does: one sentence: what the cheat does.
-        must: one sentence: what must happen.
-        outcome: `Seen.outcome` on the real code.
-        check: naive sides, on each of which the script must come out differently; empty where no single check stops
-            the cheat.
-        documented_as_possible: the cheat succeeds, and docs/threat_model.md says so.
+    """One way to cheat. It must come out differently on each naive side of ``check``; there is none where no single
+    check stops the cheat.
     """
 
-    cheat: str
-    name: str
-    does: str
-    must: str
-    outcome: str
+    cheat: str  # the side that cheats: "coordinator" or "participant"
+    name: str  # words joined by hyphens
+    does: str  # one sentence: what the cheat does
+    must: str  # one sentence: what must happen
+    outcome: str  # `Seen.outcome` on the real code
     check: tuple[Naive, ...]
     run: Run = field(repr=False)
-    documented_as_possible: bool = False
+    documented_as_possible: bool = False  # the cheat succeeds, and docs/threat_model.md says so
 
     async def perform(self, places: Places, naive: Naive | None = None) -> Seen:
         """Run it on the real code or on a naive side; a naive side that shows nothing gets a second, longer run."""
@@ -204,7 +181,7 @@ class Script:
 
     def undetected(self, naive: Naive, seen: Seen) -> str | None:
         """Return what is wrong with a run on a naive side; None if it came out differently, as it must."""
-        what = f"{self.name} without {naive.without + naive.changed} of {naive.module}"
+        what = f"{self.name} without {(*naive.without, *naive.changed)} of {naive.module}"
         if not seen.broken and seen.outcome == self.outcome:
             return f"{what} comes out the same: {seen.outcome}: {seen.detail}"
         if naive.shows not in " ".join((seen.outcome, seen.detail, *seen.broken)):
@@ -216,10 +193,11 @@ _scripts: dict[str, Script] = {}
 
 
 def scripted(
-    cheat: str, name: str, does: str, must: str, outcome: str, *check: Naive, possible: bool = False
+    cheat: str, script: str, must: str, outcome: str, *check: Naive, possible: bool = False
 ) -> Callable[[Run], Run]:
-    """Register the function below as a script with these fields of `Script`."""
+    """Register the function below as a script with these fields of `Script`; ``script``: "name: what it does"."""
     assert cheat in (COORDINATOR, PARTICIPANT)
+    name, _, does = script.partition(": ")
     assert name not in _scripts, f"two scripts are called {name}"
 
     def decorate(run: Run) -> Run:

@@ -21,12 +21,8 @@ from wire.round_model import write_model
 from wire.study import StudyDocument
 
 SYNTHETIC = {
-    "key_agreement": X25519,
-    "task": "synthetic",
-    "task_options": {"dim": 12},
-    "epsilon": 8.0,
-    "delta": 1e-3,
-    "rounds": 12,
+    **{"key_agreement": X25519, "task": "synthetic", "task_options": {"dim": 12}},
+    **{"epsilon": 8.0, "delta": 1e-3, "rounds": 12},
 }
 
 

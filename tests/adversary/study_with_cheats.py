@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -82,16 +83,11 @@ _patience_s: ContextVar[float] = ContextVar("patience_s", default=STUCK_S)
 
 @dataclass
 class Opened:
-    """A sum that a coordinator opened.
-
-    Attributes:
-        total: without the noise that was taken back.
-        answered: participants that took noise back.
-    """
+    """A sum that a coordinator opened."""
 
     u3: frozenset[int]
-    total: Vector
-    answered: frozenset[int] = frozenset()
+    total: Vector  # without the noise that was taken back
+    answered: frozenset[int] = frozenset()  # participants that took noise back
 
 
 @dataclass
@@ -186,12 +182,8 @@ async def play(
     """
     fewest = (participants + 2) // 2 + 1
     options = {
-        "participants": participants,
-        "rounds": rounds,
-        "task": "synthetic",
-        "task_options": {"dim": 8},
-        "min_survivors": fewest,
-        "quorum": fewest,
+        **{"participants": participants, "rounds": rounds, "task": "synthetic", "task_options": {"dim": 8}},
+        **{"min_survivors": fewest, "quorum": fewest},
         **(study or {}),
     }
     # A study's name stands for its options.
@@ -289,16 +281,6 @@ def _settings(home: Path, work: Path, address: str, honest: set[bytes]) -> HostS
 # ---------------------------------------------------------------- observation
 
 
-class _Clock:
-    """The time that an attempt sees."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self._stage.clock_s
-
-
 @contextlib.contextmanager
 def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
     """Note what is masked, opened and queued."""
@@ -332,7 +314,7 @@ def _watched(stage: Stage, stall_s: float | None) -> Iterator[None]:
         (attempt.Attempt, "run", noting_run),
         (Encoder, "without_surplus", noting_total),
         (Inbox, "put_message", noting_put),
-        (attempt, "time", _Clock(stage)),
+        (attempt, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stage.clock_s)),
         (attempt, "PROGRESS_INTERVAL_S", 0.05),
         (server.cohort_wait, "RETURN_S", 0.2),
         # Half of what a study costs is the same every time: its files, its noise, examples that no test looks at.

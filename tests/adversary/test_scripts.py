@@ -53,12 +53,9 @@ OUT_OF_A_PARTICIPANTS_REACH = {
     "UnexpectedUpload(_ELSEWHERE)": "tests/server/test_uploads.py: once it has come back on another session",
     "UploadRefused(_LEFT)": "what ends its part in the attempt has its own script, and ends its upload too",
     "no upload is expected on this session": "tests/server/test_reconnection.py: before it has its place again",
-    "this coordinator speaks protocol version": _BEFORE,
-    "this coordinator runs another study": _BEFORE,
-    "this identity is not on version": _BEFORE,
-    "the nonce must have 32 bytes": _BEFORE,
-    "a session begins with Open": _BEFORE,
-    "the challenge must be answered with Proof": _BEFORE,
+    **dict.fromkeys(("this coordinator speaks protocol version", "this coordinator runs another study"), _BEFORE),
+    **dict.fromkeys(("this identity is not on version", "the nonce must have 32 bytes"), _BEFORE),
+    **dict.fromkeys(("a session begins with Open", "the challenge must be answered with Proof"), _BEFORE),
     "the session is over": "tests/server/test_sessions_and_documents.py: only a later roster gives its place to others",
 }
 # What a phase accepts from which sender, each with the script that sends it once too often.

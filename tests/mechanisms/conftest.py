@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,19 +35,23 @@ def secure_sum(encoder: Any, updates: Iterable[Any], random_bytes: RandomBytes) 
     return total & np.uint64(2**encoder.plan.bits - 1)
 
 
+def filled(plan: Plan, shares: Any, spread_over: int) -> float:
+    """k deviations of one value of a sum of noise ``shares`` over half the modulus, if its updates all point the same
+    way and are spread over that many values.
+    """
+    signal = (plan.clip * plan.clients / plan.granularity) ** 2 / spread_over
+    deviation = math.sqrt(signal + plan.clients / 4 + float(shares * plan.local_variance))
+    return 2 * plan.k_stddevs * deviation / 2**plan.bits
+
+
+def each(name: str, *values: Any) -> list[dict[str, Any]]:
+    """One argument with each of these values."""
+    return [{name: value} for value in values]
+
+
 DEMO: dict[str, Any] = {
-    "clients": 100,
-    "dim": 500,
-    "bits": 16,
-    "clip": 1.0,
-    "epsilon": 8.0,
-    "delta": 1e-5,
-    "rounds": 15,
-    "colluders": 5,
-    "min_survivors": 70,
-    "quorum": 75,
-    "max_dropout": 0.3,
-    "adversarial": 0.05,
+    **{"clients": 100, "dim": 500, "bits": 16, "clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "rounds": 15},
+    **{"colluders": 5, "min_survivors": 70, "quorum": 75, "max_dropout": 0.3, "adversarial": 0.05},
 }
 
 

@@ -17,7 +17,6 @@ from mechanisms.randomness import RandomBytes
 
 Law = dict[int, int]
 """Integer weights by value, not normalised."""
-Weights = Callable[[Fraction, int], list[int]]
 Reference = Callable[[Fraction, int], list[mpmath.mpf]]
 """(variance, reach) -> probabilities, up to a common factor, of 0..reach at the current precision."""
 

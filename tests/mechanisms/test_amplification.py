@@ -14,7 +14,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from mechanisms.amplification import Curve, Floats, fixed_size_rdp, poisson_rdp, sampled_rdp
+from mechanisms.amplification import fixed_size_rdp, poisson_rdp, sampled_rdp
+from mechanisms.privacy_curves import Curve, Floats
+from tests.mechanisms import published_bounds
 
 BOUNDS = (sampled_rdp, fixed_size_rdp, poisson_rdp)
 INTEGER_BOUNDS = (fixed_size_rdp, poisson_rdp)
@@ -39,24 +41,11 @@ def linear_bound(order: float, curve: Curve, q: float) -> mpmath.mpf:
     return mpmath.log(1 - rate + rate * mpmath.exp((a - 1) * value)) / (a - 1)
 
 
-def theorem_9(order: int, curve: Curve, q: float) -> mpmath.mpf:
-    rate = mpmath.mpf(q)
-    cost = [mpmath.mpf(float(v)) for v in curve(np.arange(2.0, order + 1))]
-    total = 1 + mpmath.binomial(order, 2) * rate**2 * min(4 * mpmath.expm1(cost[0]), 2 * mpmath.exp(cost[0]))
-    for j in range(3, order + 1):
-        total += 2 * mpmath.binomial(order, j) * rate**j * mpmath.exp((j - 1) * cost[j - 2])
-    return mpmath.log(total) / (order - 1)
-
-
-def theorem_5(order: int, curve: Curve, q: float) -> mpmath.mpf:
-    rate = mpmath.mpf(q)
-    cost = [mpmath.mpf(float(v)) for v in curve(np.arange(2.0, order + 1))]
-    total = (1 - rate) ** (order - 1) * (order * rate - rate + 1)
-    total += mpmath.binomial(order, 2) * rate**2 * (1 - rate) ** (order - 2) * mpmath.exp(cost[0])
-    for j in range(3, order + 1):
-        weight = mpmath.binomial(order, j) * rate**j * (1 - rate) ** (order - j)
-        total += 3 * weight * mpmath.exp((j - 1) * cost[j - 2])
-    return mpmath.log(total) / (order - 1)
+def published(bound: Callable[..., mpmath.mpf]) -> Callable[[int, Curve, float], mpmath.mpf]:
+    """A bound over whole orders, of a curve."""
+    return lambda order, curve, q: bound(
+        order, [mpmath.mpf(float(cost)) for cost in curve(np.arange(2.0, order + 1))], mpmath.mpf(q)
+    )
 
 
 @pytest.mark.parametrize("q", RATES)
@@ -64,8 +53,8 @@ def theorem_5(order: int, curve: Curve, q: float) -> mpmath.mpf:
     ("bound", "formula", "orders"),
     [
         (sampled_rdp, linear_bound, [1.001, 1.5, 2, 7.25, 300]),
-        (fixed_size_rdp, theorem_9, [2, 3, 9, 300]),
-        (poisson_rdp, theorem_5, [2, 3, 9, 300]),
+        (fixed_size_rdp, published(published_bounds.fixed_size), [2, 3, 9, 300]),
+        (poisson_rdp, published(published_bounds.poisson), [2, 3, 9, 300]),
     ],
     ids=["sampled", "fixed size", "poisson"],
 )

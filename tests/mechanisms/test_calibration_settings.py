@@ -22,10 +22,11 @@ import pytest
 
 from mechanisms.plan import Plan
 from tests.mechanisms.conftest import plan_for
+from tests.mechanisms.published_bounds import fixed_size, gaussian_epsilon, poisson
 
 mpf = mpmath.mpf
 Curve = Callable[[mpmath.mpf], mpmath.mpf]
-LARGEST_ORDER = 96
+ORDERS = range(2, 97)
 DELTA = 1e-5
 K_STDDEVS = 4
 
@@ -134,7 +135,8 @@ def epsilon_of(case: Case, d: int, variance: mpmath.mpf, length: mpmath.mpf) -> 
     least = 0 if case.mechanism == "skellam" else 12
     found = [mpmath.inf]
     if case.reader != "conditional" and case.clients * variance >= 128 and variance >= least:
-        found = [gaussian(l2 / mpmath.sqrt((case.clients * variance - 6) / case.rounds))]  # for any reader
+        exact = mpmath.sqrt((case.clients * variance - 6) / case.rounds) / l2
+        found = [gaussian_epsilon(exact, DELTA)]  # for any reader
         if case.reader == "coordinator":
             return found[0]
 
@@ -146,17 +148,22 @@ def epsilon_of(case: Case, d: int, variance: mpmath.mpf, length: mpmath.mpf) -> 
     def converted(a: mpmath.mpf, cost: mpmath.mpf) -> mpmath.mpf:
         return case.rounds * cost + mpmath.log(1 - 1 / a) - (mpmath.log(mpf(DELTA)) + mpmath.log(a)) / (a - 1)
 
+    def published(bound: Callable[..., mpmath.mpf], curve: Curve) -> list[mpmath.mpf]:
+        """At every whole order, or the unsampled cost where that is less."""
+        cost = [curve(mpf(a)) for a in ORDERS]
+        return [converted(mpf(a), min(one, bound(a, cost, rate))) for a, one in zip(ORDERS, cost, strict=True)]
+
     if case.reader == "conditional":
-        return min(converted(mpf(a), cost) for a, cost in zhu_wang(once(1), rate).items())
+        return min(published(poisson, once(1)))
     if case.sampling == "fixed":
-        found += [converted(mpf(a), cost) for a, cost in wang_balle_kasiviswanathan(once(2), rate).items()]
+        found += published(fixed_size, once(2))
     curve = once(1)
 
     def at(a: mpmath.mpf) -> mpmath.mpf:  # every reader knows at most who took part: rate 1
         grown = mpmath.expm1((a - 1) * curve(a)) * rate
         return converted(a, mpmath.log1p(grown) / (a - 1))
 
-    whole = {a: at(mpf(a)) for a in range(2, LARGEST_ORDER + 1)}
+    whole = {a: at(mpf(a)) for a in ORDERS}
     found += whole.values()
     if case.mechanism == "ddgauss":  # all real orders: around the best integer
         best = min(whole, key=lambda a: whole[a])
@@ -169,17 +176,6 @@ def epsilon_of(case: Case, d: int, variance: mpmath.mpf, length: mpmath.mpf) -> 
                 low = first
         found.append(at(low))
     return min(found)
-
-
-def gaussian(mu: mpmath.mpf) -> mpmath.mpf:
-    """[BW18] Theorem 8, solved for epsilon: N(mu, 1) beside N(0, 1)."""
-    low, high = mpf(0), mu * mu / 2 + 10 * mu
-    for _ in range(90):
-        middle = (low + high) / 2
-        above, below = middle / mu - mu / 2, middle / mu + mu / 2
-        delta = mpmath.ncdf(-above) - mpmath.exp(middle) * mpmath.ncdf(-below)
-        low, high = (low, middle) if delta <= mpf(DELTA) else (middle, high)
-    return high
 
 
 def ddgauss(n: int, d: int, variance: mpmath.mpf, l1: mpmath.mpf, l2: mpmath.mpf) -> Curve:
@@ -196,35 +192,6 @@ def skellam(variance: mpmath.mpf, l1: mpmath.mpf, l2: mpmath.mpf) -> Curve:
     return lambda a: (
         a * l2**2 / (2 * variance) + min(((2 * a - 1) * l2**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
     )
-
-
-def zhu_wang(once: Curve, q: mpmath.mpf) -> dict[int, mpmath.mpf]:
-    """[ZW19] Theorem 5 for every integer order, or the unsampled cost where that is less."""
-    unsampled = {a: once(mpf(a)) for a in range(2, LARGEST_ORDER + 1)}
-    grown = [mpf(0)] * 2 + [mpmath.exp((a - 1) * unsampled[a]) for a in range(2, LARGEST_ORDER + 1)]
-    found = {}
-    for a in range(2, LARGEST_ORDER + 1):
-        keep = (1 - q) ** (a - 1)
-        total = keep * (a * q - q + 1) + math.comb(a, 2) * q**2 * (1 - q) ** (a - 2) * grown[2]
-        weight = mpf(a * (a - 1)) / 2 * q**2 * (1 - q) ** (a - 2)
-        odds = q / (1 - q)
-        for l in range(3, a + 1):  # noqa: E741  # the theorem's letter
-            weight *= odds * (a - l + 1) / l
-            total += 3 * weight * grown[l]
-        found[a] = min(unsampled[a], mpmath.log(total) / (a - 1))
-    return found
-
-
-def wang_balle_kasiviswanathan(replaced: Curve, q: mpmath.mpf) -> dict[int, mpmath.mpf]:
-    """[WBK19] Theorem 9 for every integer order, or the unsampled cost where that is less; at twice the sensitivity."""
-    unsampled = {a: replaced(mpf(a)) for a in range(2, LARGEST_ORDER + 1)}
-    found = {}
-    for a in range(2, LARGEST_ORDER + 1):
-        second = min(4 * mpmath.expm1(unsampled[2]), 2 * mpmath.exp(unsampled[2]))
-        total = 1 + math.comb(a, 2) * q**2 * second
-        total += mpmath.fsum(2 * math.comb(a, j) * q**j * mpmath.exp((j - 1) * unsampled[j]) for j in range(3, a + 1))
-        found[a] = min(unsampled[a], mpmath.log(total) / (a - 1))
-    return found
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam"])

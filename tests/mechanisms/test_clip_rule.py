@@ -16,7 +16,7 @@ from mechanisms.clip_rule import FIXED, GEOMETRIC, LINEAR, SCALINGS, ClipRule, u
 from mechanisms.encoder import Encoder
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.randomness import RandomBytes
-from tests.mechanisms.conftest import keyed, plan_for
+from tests.mechanisms.conftest import each, keyed, plan_for
 
 SEED = bytes(range(32))
 CLIPS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6)
@@ -67,23 +67,12 @@ def test_what_fits_within_the_clips() -> None:
     assert plan_with(ClipRule(layers=(3, 1), clips=(3.0, 4.0))).update_norm((3.0, 4.0)) == 5
 
 
+GOOD: dict[str, Any] = {"update": GEOMETRIC, "quantile": 0.5, "rate": 0.2, "bit_weight": 0.2}
 BAD: list[dict[str, Any]] = [
-    {"layers": ()},
-    {"layers": (4, 0)},
-    {"layers": (3, 3)},
-    {"clips": (0.0,)},
-    {"clips": (-1.0,)},
-    {"clips": (math.nan,)},
-    {"clips": (math.inf,)},
-    {"clips": (1e31,)},
-    {"scaling": "other"},
-    {"update": "other"},
-    {"update": GEOMETRIC, "rate": 0.2, "bit_weight": 0.2},
-    {"update": GEOMETRIC, "quantile": 1.0, "rate": 0.2, "bit_weight": 0.2},
-    {"update": GEOMETRIC, "quantile": 0.5, "rate": 0.0, "bit_weight": 0.2},
-    {"update": GEOMETRIC, "quantile": 0.5, "rate": 0.2, "bit_weight": 0.0},
-    {"update": GEOMETRIC, "quantile": math.nan, "rate": 0.2, "bit_weight": 0.2},
-    {"update": FIXED, "quantile": 0.5},
+    *each("layers", (), (4, 0), (3, 3)),
+    *each("clips", (0.0,), (-1.0,), (math.nan,), (math.inf,), (1e31,)),
+    *({"scaling": "other"}, {"update": "other"}, {"update": FIXED, "quantile": 0.5}),
+    *(GOOD | one for one in (*each("quantile", 0.0, 1.0, math.nan), {"rate": 0.0}, {"bit_weight": 0.0})),
 ]
 
 

@@ -18,12 +18,12 @@ import pytest
 from dp_accounting.pld.pld_pmf import DensePLDPmf  # type: ignore[import-untyped]  # it has no stubs
 from numpy.typing import NDArray
 from scipy.special import ive  # type: ignore[import-untyped]
-from scipy.stats import norm  # type: ignore[import-untyped]
 
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.plan import InfeasiblePlan, Plan
 from mechanisms.privacy_curves import gaussian_cost, rdp_to_epsilon
 from tests.mechanisms.conftest import DEMO, plan_for
+from tests.mechanisms.published_bounds import gaussian_epsilon
 from wire.records.ledger_rows import price
 
 MILLION = {"clients": 1000, "dim": 10**6, "bits": 18, "colluders": 50, "min_survivors": 640, "quorum": 650}
@@ -153,17 +153,6 @@ def lower_epsilon(rounds: Sequence[tuple[Floats, int]], shift: int, delta: float
     return float(whole.get_epsilon_for_delta(delta + 1e-14))
 
 
-def gaussian_reference(mu: float, delta: float) -> float:
-    """epsilon of N(mu, 1) beside N(0, 1), by bisection with scipy's normal law."""
-    low, high = 0.0, mu * mu / 2 + 12 * mu
-    for _ in range(100):
-        middle = (low + high) / 2
-        above = norm.logsf(middle / mu - mu / 2)
-        gap = math.exp(above) - math.exp(middle + norm.logsf(middle / mu + mu / 2))
-        low, high = (low, middle) if gap <= delta else (middle, high)
-    return high
-
-
 # ---------------------------------------------------------------- charges beside it
 
 
@@ -270,8 +259,9 @@ def test_where_nothing_is_proved_nothing_is_charged_exactly() -> None:
 
 def test_costs_of_adaptive_rounds_convert_by_their_sum() -> None:
     costs = np.array([0.3, 0.01, 0.7])
-    whole = gaussian_reference(math.sqrt(2 * costs.sum()), 1e-6)
-    assert rdp_to_epsilon(1.0, costs.sum(), 1e-6) == pytest.approx(whole, rel=1e-9)
+    with mpmath.workdps(40):
+        whole = gaussian_epsilon(1 / mpmath.sqrt(2 * mpmath.mpf(float(costs.sum()))), 1e-6)
+    assert rdp_to_epsilon(1.0, costs.sum(), 1e-6) == pytest.approx(float(whole), rel=1e-9)
     assert rdp_to_epsilon(1.0, 0.0, 1e-6) == 0.0
 
 

@@ -10,17 +10,11 @@ import pytest
 
 from mechanisms.gaussian_exact import gaussian_delta, gaussian_epsilon
 from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
+from tests.mechanisms.published_bounds import gaussian_delta as exact_delta
 
 MULTIPLIERS = (1e-3, 0.01, 0.1, 0.5, 1.0, 1.9, 2.0, 2.1, 7.0, 100.0, 1e4, 1e6)
 DELTAS = (0.9, 0.1, 1e-3, 1e-5, 1e-10, 1e-20, 1e-30)
 DIGITS = 80
-
-
-def exact_delta(z: float, epsilon: float) -> mpmath.mpf:
-    """[BW18] Theorem 8 as it stands. To be called with many digits: its two terms all but cancel."""
-    z, epsilon = mpmath.mpf(z), mpmath.mpf(epsilon)
-    upper = mpmath.erfc((epsilon * z - 1 / (2 * z)) / mpmath.sqrt(2)) / 2
-    return upper - mpmath.exp(epsilon) * mpmath.erfc((epsilon * z + 1 / (2 * z)) / mpmath.sqrt(2)) / 2
 
 
 @pytest.mark.parametrize("z", MULTIPLIERS)

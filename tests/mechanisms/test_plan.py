@@ -19,7 +19,7 @@ from mechanisms.clip_rule import ClipRule
 from mechanisms.encoder import Encoder
 from mechanisms.plan import InfeasiblePlan, Plan, assumed_colluders, make_plan, verify_plan
 from mechanisms.privacy_curves import order_grid, rdp_to_epsilon
-from tests.mechanisms.conftest import DEMO, plan_for, secure_sum
+from tests.mechanisms.conftest import DEMO, each, filled, plan_for, secure_sum
 
 Arguments = dict[str, Any]
 
@@ -98,16 +98,11 @@ def test_noise_sized_for_all_clients_is_refused() -> None:
 
 
 def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
-    plan = demo_plan
-    n = plan.clients
-    spread = (plan.clip / plan.granularity) ** 2 * n**2 / plan.padded_dim + n / 4
-    spread += float(plan.shares_in_sum * plan.local_variance)
-    assert 2 * plan.k_stddevs * math.sqrt(spread) <= 2**plan.bits
-    assert 2 * plan.k_stddevs * math.sqrt(spread) == pytest.approx(2**plan.bits, rel=1e-6)
+    assert 1 - 1e-6 < filled(demo_plan, demo_plan.shares_in_sum, demo_plan.padded_dim) <= 1
     with pytest.raises(InfeasiblePlan, match="wrap"):
-        replace(plan, clients=110, population=110)
+        replace(demo_plan, clients=110, population=110)
     with pytest.raises(InfeasiblePlan, match="wrap"):
-        replace(plan, granularity=plan.granularity * 0.99, epsilon=100.0)
+        replace(demo_plan, granularity=demo_plan.granularity * 0.99, epsilon=100.0)
 
 
 @pytest.mark.parametrize(
@@ -118,29 +113,19 @@ def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
         ({"bits": 40}, "finer grid"),
         ({"bits": 62, "dim": 1}, "finer grid|64 bits"),
         ({"epsilon": 1e-3, "bits": 12}, "no noise"),
-        ({"bits": 0}, "bits"),
-        ({"bits": 63}, "bits"),
-        ({"clients": 1}, "clients"),
-        ({"dim": 0}, "dim"),
-        ({"rounds": 0}, "rounds"),
-        ({"clip": 0.0}, "clip"),
-        ({"clip": -1.0}, "clip"),
         ({"clip": math.nan}, "not a number"),
-        ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": math.inf}, "infinite"),
-        ({"delta": 0.0}, "delta"),
-        ({"delta": 1.0}, "delta"),
-        ({"colluders": 70}, "colluders"),
-        ({"colluders": -1}, "colluders"),
         ({"colluders": 4}, "fewer than"),
-        ({"min_survivors": 76}, "min_survivors"),
-        ({"quorum": 101}, "quorum"),
-        ({"max_dropout": 1.0}, "max_dropout"),
-        ({"adversarial": -0.1}, "adversarial"),
-        ({"beta": 1.0}, "beta"),
-        ({"beta": 0.95}, "beta"),
-        ({"k_stddevs": 0.5}, "k_stddevs"),
-        ({"mechanism": "laplace"}, "mechanism"),
+        *(
+            ({name: value}, name)
+            for name, values in {
+                **{"bits": (0, 63), "clients": (1,), "dim": (0,), "rounds": (0,), "clip": (0.0, -1.0)},
+                **{"epsilon": (0.0,), "delta": (0.0, 1.0), "colluders": (70, -1), "min_survivors": (76,)},
+                **{"quorum": (101,), "max_dropout": (1.0,), "adversarial": (-0.1,), "beta": (1.0, 0.95)},
+                **{"k_stddevs": (0.5,), "mechanism": ("laplace",)},
+            }.items()
+            for value in values
+        ),
     ],
 )
 def test_infeasible_plans_are_refused_with_a_way_out(change: Arguments, reason: str) -> None:
@@ -179,61 +164,19 @@ def test_json_round_trips_exactly(demo_plan: Plan) -> None:
 
 
 TAMPERED: list[Arguments] = [
-    {"granularity": 0.0001},
-    {"granularity": 2.0},
-    {"granularity": 0.0},
-    {"granularity": -0.001},
-    {"granularity": math.inf},
-    {"local_variance": "1/5"},
-    {"local_variance": "100000/1"},
-    {"local_variance": "0/1"},
-    {"local_variance": "-100/1"},
-    {"local_variance": "100/0"},
-    {"local_variance": "200/2"},
-    {"local_variance": "250000.5"},
-    {"local_variance": 250000},
-    {"local_variance": "250000"},
-    {"local_variance": " 250000/1"},
-    {"local_variance": "٣/1"},
-    {"local_variance": "340282366920938463463374607431768211457/1"},
-    {"local_variance": "250000000001/1000003"},
-    {"rounds": 16},
-    {"min_survivors": 60},
-    {"colluders": 10},
-    {"clients": 200},
-    {"clients": 100.0},
-    {"clients": True},
-    {"bits": 15},
-    {"delta": 1e-6},
-    {"epsilon": 7.9},
-    {"epsilon": 8},
-    {"epsilon": None},
-    {"epsilon": math.nan},
-    {"order": 0.5},
-    {"order": 1.5},
-    {"order": 500.0},
-    {"order": math.nan},
-    {"beta": 0.0001},
-    {"dim": 513},
-    {"padded_dim": 1024},
-    {"mechanism": "none"},
-    {"target": "conditional"},
-    {"sampling": "lottery", "population": 1000},
-    {"sampling": "unknown"},
-    {"population": 1000},
-    {"population": 99},
-    {"rotation": "dft"},
-    {"sketch_rows": 15},
-    {"clipping": None},
-    {"clipping": {"layers": [500], "clips": [2.0]}},
-    {"budget_coordinator": 7.9},
-    {"budget_released": 7.9},
-    {"graph": ""},
-    {"graph": None},
-    {"graph": "h\u00e4rary"},
-    {"adversary": "m" * 33},
-    {"adversary": 1},
-    {"surprise": 1},
+    *each("granularity", 0.0001, 2.0, 0.0, -0.001, math.inf),
+    *each("local_variance", "1/5", "100000/1", "0/1", "-100/1", "100/0", "200/2", "250000.5", 250000, "250000"),
+    *each("local_variance", " 250000/1", "٣/1", "340282366920938463463374607431768211457/1", "250000000001/1000003"),
+    *({"rounds": 16}, {"min_survivors": 60}, {"colluders": 10}, {"bits": 15}, {"delta": 1e-6}, {"beta": 0.0001}),
+    *each("clients", 200, 100.0, True),
+    *each("epsilon", 7.9, 8, None, math.nan),
+    *each("order", 0.5, 1.5, 500.0, math.nan),
+    *({"dim": 513}, {"padded_dim": 1024}, {"mechanism": "none"}, {"target": "conditional"}, {"rotation": "dft"}),
+    *({"sampling": "lottery", "population": 1000}, {"sampling": "unknown"}, {"population": 1000}, {"population": 99}),
+    *({"sketch_rows": 15}, {"clipping": None}, {"clipping": {"layers": [500], "clips": [2.0]}}),
+    *({"budget_coordinator": 7.9}, {"budget_released": 7.9}, {"surprise": 1}),
+    *each("graph", "", None, "h\u00e4rary"),
+    *each("adversary", "m" * 33, 1),
 ]
 
 

@@ -10,15 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms.randomness import Keystream
-from mechanisms.rotation import (
-    ROTATIONS,
-    Rotation,
-    _sign_bits,
-    _transform,
-    default_rotation,
-    padded_dimension,
-    rotation_layout,
-)
+from mechanisms.rotation import ROTATIONS, Rotation, _sign_bits, _transform, default_rotation, rotation_layout
 
 
 def rotation_signs(seed: bytes, dim: int) -> np.ndarray:
@@ -113,8 +105,6 @@ def test_signs_are_balanced_and_depend_on_every_seed() -> None:
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError):
         Rotation(bytes(31), 4)
-    with pytest.raises(ValueError):
-        padded_dimension(0)
     rotation = Rotation(bytes(32), 5)
     with pytest.raises(ValueError):
         rotation.forward(np.zeros(8))
@@ -128,7 +118,7 @@ def test_blocks_need_no_padding_and_are_more_than_half(dim: int) -> None:
     block_dim, padded_dim = rotation_layout(dim, "hadamard-blocks")
     assert block_dim & (block_dim - 1) == 0
     assert dim / 2 < block_dim <= dim == padded_dim
-    assert rotation_layout(dim, "hadamard") == (padded_dimension(dim),) * 2
+    assert rotation_layout(dim, "hadamard") == (1 << (dim - 1).bit_length(),) * 2
     kind = default_rotation(dim)
     assert 20 * (rotation_layout(dim, kind)[1] - dim) <= dim
 

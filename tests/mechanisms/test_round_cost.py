@@ -23,21 +23,9 @@ from mechanisms.round_cost import Noise, conditional_epsilon, planned_epsilon, p
 from tests.mechanisms.conftest import plan_for
 
 WANTED: dict[str, Any] = {
-    "clients": 50,
-    "dim": 300,
-    "bits": 18,
-    "clip": 1.0,
-    "epsilon": 4.0,
-    "delta": 1e-6,
-    "rounds": 100,
-    "colluders": 5,
-    "min_survivors": 35,
-    "quorum": 40,
-    "max_dropout": 0.2,
-    "adversarial": 0.05,
-    "sampling": "lottery",
-    "population": 1000,
-    "target": "released",
+    **{"clients": 50, "dim": 300, "bits": 18, "clip": 1.0, "epsilon": 4.0, "delta": 1e-6, "rounds": 100},
+    **{"colluders": 5, "min_survivors": 35, "quorum": 40, "max_dropout": 0.2, "adversarial": 0.05},
+    **{"sampling": "lottery", "population": 1000, "target": "released"},
 }
 
 
@@ -96,7 +84,7 @@ def test_more_honest_noise_never_costs_more(mechanism: str) -> None:
     assert all(b <= a for a, b in pairwise([plain.round_cost(honest) for honest in range(plan.h_min, 46)]))
     if mechanism in ("gaussian", "local-gaussian"):
         assert len(set(costs)) == 1
-    for honest in (plan.h_min - 1, 46):
+    for honest in (plan.h_min - 1, 46, 0, -1):
         with pytest.raises(ValueError, match="honest"):
             plan.round_curve(honest)
 

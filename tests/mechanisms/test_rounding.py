@@ -12,14 +12,14 @@ from hypothesis.extra import numpy as hnp
 
 from mechanisms.clipping import clip_l2
 from mechanisms.privacy_curves import rounded_l2_bound
-from mechanisms.randomness import Keystream, RandomBytes, WordSource
+from mechanisms.randomness import Keystream, RandomBytes
 from mechanisms.rounding import RoundingFailed, _Scratch, conditional_round, squared_norm
 from tests.mechanisms.conftest import keyed
 
 VECTORS = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50))
 
 
-def stochastic_round_block(values: np.ndarray, source: WordSource) -> np.ndarray:
+def stochastic_round_block(values: np.ndarray, source: Keystream) -> np.ndarray:
     """One rounding, whatever its norm."""
     rounded = np.empty(values.size, np.int64)
     _Scratch(values.size).round(values, source, rounded)

@@ -96,11 +96,13 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
     async def refuses(channel: Any, address: str, data: bytes) -> pb.EnrolAnswer:
         return pb.EnrolAnswer(status=pb.ENROL_STATUS_REFUSED, reason="never\x1b[2K", answer=answers[0](data))
 
+    def joined(code: str, host: Path) -> Path:
+        options = JoinOptions(address=where.address, code=code, home=host, agreed=True)
+        return asyncio.run(join_by_code(options, lambda _: None))
+
     def ends(code: str, host: Path) -> str:
         with pytest.raises(Failure) as error:
-            asyncio.run(
-                join_by_code(JoinOptions(address=where.address, code=code, home=host, agreed=True), lambda _: None)
-            )
+            joined(code, host)
         return error.value.message
 
     with port_in_thread(tmp_path / "port", authority) as (where, _):
@@ -113,12 +115,7 @@ def test_only_the_authority_ends_a_join(tmp_path: Path, monkeypatch: pytest.Monk
                 assert "are kept" in told
                 assert "no further use" not in told
                 answers.pop(0)
-        assert (
-            asyncio.run(
-                join_by_code(JoinOptions(address=where.address, code=code, home=home, agreed=True), lambda _: None)
-            )
-            == home
-        )
+        assert joined(code, home) == home
         answers.append(lambda data: authority.answer(read_request(data), accepted=False, reason="enough of them"))
         monkeypatch.setattr(client.joining.joining, "ask", refuses)
         told = ends(authority.code().to_text(), tmp_path / "another")

@@ -166,12 +166,6 @@ class Cohort:
 
     All cohorts of an attempt share `phases`: an honest participant is in one phase at a time. Colluders run the same
     code, but the adversary knows everything they hold.
-
-    Attributes:
-        mask_keys: private ones that the adversary has anyway.
-        masked_with: neighbours in the u2 that the participant was sent.
-        shares: (dealer, kind) -> x -> revealed symbols.
-        noise_parts: participant -> numbers of the noise seeds that it revealed; -1 is none that it committed to.
     """
 
     config: RoundConfig
@@ -179,16 +173,16 @@ class Cohort:
     advertisements: dict[int, Advertisement]
     phases: dict[int, Any]
     colluders: frozenset[int] = frozenset()
-    mask_keys: dict[int, AgreementKey] = field(default_factory=dict)
+    mask_keys: dict[int, AgreementKey] = field(default_factory=dict)  # private ones that the adversary has anyway
     sealed: dict[int, SealedShares] = field(default_factory=dict)
     uploads: dict[int, Vector] = field(default_factory=dict)
-    masked_with: dict[int, frozenset[int]] = field(default_factory=dict)
+    masked_with: dict[int, frozenset[int]] = field(default_factory=dict)  # neighbours in the u2 that it was sent
     told_u2: dict[int, frozenset[int]] = field(default_factory=dict)
     signed_uploads: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)
+    shares: dict[tuple[int, int], dict[int, NDArray[np.uint16]]] = field(default_factory=dict)  # (dealer, kind) -> x
     held: dict[int, dict[int, Any]] = field(default_factory=dict)
     noise_commitments: dict[int, list[bytes]] = field(default_factory=dict)
-    noise_parts: dict[int, list[int]] = field(default_factory=dict)
+    noise_parts: dict[int, list[int]] = field(default_factory=dict)  # numbers of revealed seeds; -1: not committed to
 
     def __post_init__(self) -> None:
         roster = self.config.roster

@@ -28,13 +28,6 @@ class Notes(Cohort):
     def forge(self, colluder: int, sets: Sets) -> bytes:
         return self.identity_keys[colluder].sign(self.statement(sets))  # type: ignore[no-any-return]
 
-    def known(self, dealer: int, kind: int) -> bool:
-        """Tell whether a secret of the dealer can be rebuilt."""
-        return self.secret(dealer, kind) is not None
-
-    def knows_mask_key(self, who: int) -> bool:
-        return self.private_mask_key(who) is not None
-
     def read(self, dealer: int, sealed: SealedShares) -> None:
         """Open what the dealer sealed for members whose private channel keys the coordinator has."""
         ends = (self.config.roster.identity(dealer), self.advertisements[dealer].channel_key)
@@ -59,8 +52,8 @@ class Notes(Cohort):
         both must have masked with it.
         """
         uploaded = honest & self.uploads.keys()
-        bare = {who for who in uploaded if self.known(who, SELF_MASK_SEED)}
-        keys = {who for who in self.u1 if self.knows_mask_key(who)}
+        bare = {who for who in uploaded if self.secret(who, SELF_MASK_SEED) is not None}
+        keys = {who for who in self.u1 if self.private_mask_key(who) is not None}
         ties = {who: set() if who in keys else self.masked_with[who] - keys for who in uploaded}
         found: list[frozenset[int]] = []
         for who in bare:

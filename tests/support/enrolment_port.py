@@ -240,17 +240,12 @@ def configuration(folder: Path, authority: Authority) -> StudyConfiguration:
         if not (folder / name).exists():
             (folder / name).write_bytes(content)
             (folder / name).chmod(0o600)
-    table = CoordinatorTable(
-        state=folder / "state.sqlite",
-        tls_certificate=folder / "server.pem",
-        tls_key=folder / "server.key",
-        client_ca=folder / "ca.pem",
-        roster=folder / "roster.json",
-        lottery=folder / "lottery.json",
-        authority_public_key=folder / "authority.pub",
-        card=folder / "card.json",
-        enrolment_listen="127.0.0.1:0",
-    )
+    places = {
+        **{"state": "state.sqlite", "tls_certificate": "server.pem", "tls_key": "server.key", "client_ca": "ca.pem"},
+        **{"roster": "roster.json", "lottery": "lottery.json", "card": "card.json"},
+        "authority_public_key": "authority.pub",
+    }
+    table = CoordinatorTable(**{name: folder / file for name, file in places.items()}, enrolment_listen="127.0.0.1:0")
     study = StudyTable(name=STUDY, rounds=2, task="synthetic", participants=7)
     return StudyConfiguration(study=study, privacy=PrivacyTable(epsilon=50.0, delta=1e-5), coordinator=table)
 

@@ -125,11 +125,8 @@ def make_events(*, rounds: int = ROUNDS, until: int | None = None) -> list[Event
                     RoundCompleted(
                         round=number,
                         attempt=attempt,
-                        u1=len(here) + begun - len(alive),
-                        u2=len(here) + begun - len(alive),
-                        u3=len(alive),
-                        u4=len(alive),
-                        u5=len(alive),
+                        **dict.fromkeys(("u1", "u2"), len(here) + begun - len(alive)),
+                        **dict.fromkeys(("u3", "u4", "u5"), len(alive)),
                         dropouts=begun - len(alive),
                         seconds=sum(spent.values()) + 0.2,
                         key_to_sum_s=sum(spent.values()),

@@ -73,8 +73,7 @@ Play = Callable[..., Story]  # `play` with a test's own folders, as the fixture 
 def on(kind: str, change: Callable[[int, Any], Iterable[pb.CoordinatorMessage] | None]) -> Lie:
     """A lie about one kind of message.
 
-    Args:
-        change: (participant, a copy of the content) -> None, and the changed copy is sent; or the messages to send.
+    ``change``: (participant, a copy of the content) -> None, and the changed copy is sent; or the messages to send.
     """
 
     def lie(participant: int, message: pb.CoordinatorMessage) -> Iterable[pb.CoordinatorMessage]:

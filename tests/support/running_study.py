@@ -211,14 +211,9 @@ def running_study(folder: Path, *, together: Sequence[int] = range(7), **options
     Each participant has its own home; those of the homes ``together`` will share a process.
     """
     chosen: dict[str, Any] = {
-        "name": "seven",
-        "participants": 7,
-        "hosts": 7,
-        "epsilon": 50.0,
+        **{"name": "seven", "participants": 7, "hosts": 7, "epsilon": 50.0},
         "noise_parts": 0,  # scripts send known updates, and attempts that are stopped need room in the budget
-        "min_survivors": 5,
-        "quorum": 5,
-        "server_momentum": 0.0,
+        **{"min_survivors": 5, "quorum": 5, "server_momentum": 0.0},
         "listen": f"127.0.0.1:{free_port()}",
         **({"coordinator_engine": "ray", "gateways": COUNT} if COUNT else {}),
     } | options

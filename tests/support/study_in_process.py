@@ -47,11 +47,8 @@ PARTICIPANTS = 7  # with two assumed to collude five must stay: two may misbehav
 PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
 QUICK = {  # a phase with a silent participant lasts this long
     "connect_s": 30.0,
-    "advertise_keys_s": 20.0,
-    "share_keys_s": 20.0,
-    "masked_input_s": 20.0,
-    "consistency_check_s": 20.0,
-    "unmasking_s": 20.0,
+    **dict.fromkeys(("advertise_keys_s", "share_keys_s", "masked_input_s"), 20.0),
+    **dict.fromkeys(("consistency_check_s", "unmasking_s"), 20.0),
 }
 
 
@@ -61,16 +58,8 @@ def make_folder(directory: Path, **options: Any) -> Path:
     Tests make keys and dealings by hand, so keys are X25519 alone; the studies of other folders have the default.
     """
     chosen: dict[str, Any] = {
-        "key_agreement": "x25519",
-        "name": "seven",
-        "participants": PARTICIPANTS,
-        "hosts": 1,
-        "rounds": 2,
-        "epsilon": 1000.0,
-        "delta": 0.1,
-        "min_survivors": 5,
-        "quorum": 5,
-        "server_momentum": 0.0,
+        **{"key_agreement": "x25519", "name": "seven", "participants": PARTICIPANTS, "hosts": 1, "rounds": 2},
+        **{"epsilon": 1000.0, "delta": 0.1, "min_survivors": 5, "quorum": 5, "server_momentum": 0.0},
         "listen": "127.0.0.1:1",  # only named in host.toml; tests listen on a free port
     } | options
     make_local_study(directory, new_study(**chosen))
@@ -232,7 +221,7 @@ def identities(folder: Path) -> list[IdentityKey]:
     return sorted(keys, key=lambda key: key.public)
 
 
-Twist = Callable[["Peer", Any], Iterable[pb.ParticipantMessage] | None]
+Twist = Callable[["Peer", Any], Iterable[pb.ParticipantMessage] | None]  # -> the messages to send instead, or None
 
 
 def refuses(code: int = 0) -> Twist:
@@ -244,17 +233,12 @@ def refuses(code: int = 0) -> Twist:
 
 @dataclass
 class Peer:
-    """One participant.
-
-    Attributes:
-        twists: by field of `PhaseMessage`, in rounds of `misbehaves`: returns the messages to send instead, or None.
-        uploader: replaces the upload in these rounds.
-    """
+    """One participant."""
 
     where: Coordinator
     identity: IdentityKey
-    twists: dict[str, Twist] = field(default_factory=dict)
-    uploader: Callable[[Peer, bytes], Awaitable[Any]] | None = None
+    twists: dict[str, Twist] = field(default_factory=dict)  # by field of `PhaseMessage`, in rounds of `misbehaves`
+    uploader: Callable[[Peer, bytes], Awaitable[Any]] | None = None  # replaces the upload in these rounds
     misbehaves: frozenset[int] = frozenset({1})
     value: float = 0.0  # of every coordinate of its update
     session: Any = None  # once it is connected, a `Session`

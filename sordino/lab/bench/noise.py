@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from mechanisms.discrete_gaussian import DiscreteGaussian
-from mechanisms.lattice_noise import LARGEST_VARIANCE, LatticeNoise
-from mechanisms.skellam import Skellam
+from mechanisms.discrete_gaussian import gaussian_weights
+from mechanisms.lattice_noise import LARGEST_VARIANCE, LatticeNoise, Weights
+from mechanisms.skellam import skellam_weights
 from sordino.lab.bench.timing import spread
 
-LAWS: Final[dict[str, type[LatticeNoise]]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
+LAWS: Final[dict[str, Weights]] = {"gaussian": gaussian_weights, "skellam": skellam_weights}
 LARGEST_DIM = 1 << 28  # 2 GB of integers
 NARROWEST = 0.1  # below, hardly any draw differs from 0
 
@@ -40,7 +40,7 @@ def run(law: str, stddev: float, dim: int, runs: int = 7) -> dict[str, Any]:
     if not NARROWEST <= stddev <= math.sqrt(LARGEST_VARIANCE):
         raise ValueError(f"--stddev must lie between {NARROWEST:g} and 2^27, not {stddev:g}")
     began = time.process_time()
-    sampler = LAWS[law](Fraction(stddev) ** 2)
+    sampler = LatticeNoise(Fraction(stddev) ** 2, LAWS[law])
     setup_ms = 1e3 * (time.process_time() - began)
     vector = np.zeros(dim, dtype=np.int64)
 

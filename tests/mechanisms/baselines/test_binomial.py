@@ -32,8 +32,8 @@ from mechanisms.baselines.binomial_plan import BinomialPlan, plan_binomial
 from mechanisms.lattice_noise import SAMPLER_DISTANCE, convolution_levels
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rounding import RoundingFailed
-from tests.mechanisms.conftest import DEMO, keyed, secure_sum
-from tests.mechanisms.lattice_laws import law_of, sample_of
+from tests.mechanisms.conftest import DEMO, each, keyed, secure_sum
+from tests.mechanisms.lattice_laws import FALSE_ALARM, LARGEST_Z, chi_square, law_of, probability, sample_of, z_scores
 
 STATED: dict[str, Any] = {name: DEMO[name] for name in DEMO if name not in ("quorum", "max_dropout", "adversarial")}
 
@@ -74,15 +74,9 @@ def test_convolved_shares_are_right_at_each_point(trials: int) -> None:
     """Pointwise and relative: two levels against the coefficient itself."""
     parts = [(binomial_weights(v, step), step) for v, step in convolution_levels(Fraction(trials, 4))]
     assert len(parts) == 2
-    (lower, one), (upper, step) = parts
-    assert one == 1
-    norm = math.prod(2 * sum(half) - half[0] for half, _ in parts)
     with mpmath.workprec(500):
         for x in (0, 1, 3 * math.isqrt(trials) // 2 + 1, 3 * math.isqrt(trials)):
-            reach = len(lower) - 1
-            low = max(-(len(upper) - 1), -((reach - x) // step))
-            high = min(len(upper) - 1, (x + reach) // step)
-            got = sum(upper[abs(y)] * lower[abs(x - step * y)] for y in range(low, high + 1))
+            found = probability(parts, x)
             half = mpmath.mpf(trials // 2)
             truth = mpmath.exp(
                 mpmath.loggamma(trials + 1)
@@ -90,7 +84,7 @@ def test_convolved_shares_are_right_at_each_point(trials: int) -> None:
                 - mpmath.loggamma(half - x + 1)
                 - trials * mpmath.log(2)
             )
-            assert abs(mpmath.mpf(got) / norm / truth - 1) < mpmath.mpf(2) ** -140
+            assert abs(mpmath.mpf(found.numerator) / found.denominator / truth - 1) < mpmath.mpf(2) ** -140
 
 
 def test_double_precision_weights_are_not_exact() -> None:
@@ -103,18 +97,12 @@ def test_double_precision_weights_are_not_exact() -> None:
 
 @pytest.mark.parametrize("trials", [2, 100, 3000, 4_000_000])
 def test_samples_follow_the_law(trials: int) -> None:
-    size = 1 << 18
-    sample = sample_of(binomial(trials), size, keyed(f"binomial {trials}"))
-    half = trials // 2
-    edges = np.unique(stats.binom.ppf(np.linspace(0, 1, 41)[1:-1], trials, 0.5).astype(np.int64) - half)
-    inner = stats.binom.cdf(edges + half, trials, 0.5)
-    expected = np.diff([0.0, *inner, 1.0]) * size
-    seen = np.bincount(np.searchsorted(edges, sample, side="left"), minlength=edges.size + 1)
-    keep = expected > 0
-    statistic = float((((seen - expected) ** 2)[keep] / expected[keep]).sum())
-    assert seen[~keep].sum() == 0
-    assert stats.chi2.sf(statistic, int(keep.sum()) - 1) > 1e-6
-    assert abs(float(np.mean(sample**2)) / (trials / 4) - 1) < 4.9 * math.sqrt(2 / size)
+    sample, half = sample_of(binomial(trials), 1 << 18, keyed(f"binomial {trials}")), trials // 2
+    assert np.abs(sample).max() <= half
+    law = stats.binom.pmf(half + np.arange(min(half, 8 * math.isqrt(trials)) + 1), trials, 0.5)
+    assert chi_square(sample, law) > FALSE_ALARM
+    if trials > 2:  # else nothing lies beyond three deviations
+        assert max(map(abs, z_scores(sample, law))) < LARGEST_Z
 
 
 def test_shares_add_up_to_the_binomial_of_all_trials() -> None:
@@ -255,18 +243,8 @@ def test_sensitivities_of_the_rounded_update() -> None:
 def test_bad_arguments_are_refused() -> None:
     good = {"trials": 4000, "dim": 2, "l1_bound": 3.0, "l2_bound": 2.0, "linf_bound": 1.0, "delta": 1e-5}
     assert binomial_epsilon(**good) > 0
-    for change in [
-        {"trials": 0},
-        {"dim": 0},
-        {"delta": 0.0},
-        {"delta": 1.0},
-        {"delta": math.nan},
-        {"linf_bound": 2.5},
-        {"l1_bound": 1.0},
-        {"l2_bound": math.inf},
-        {"l2_bound": math.nan},
-        {"linf_bound": -1.0},
-    ]:
+    bounds = [{"l1_bound": 1.0}, *each("l2_bound", math.inf, math.nan), *each("linf_bound", 2.5, -1.0)]
+    for change in [{"trials": 0}, {"dim": 0}, *each("delta", 0.0, 1.0, math.nan), *bounds]:
         with pytest.raises(ValueError, match=r"must hold|l1_bound must"):
             binomial_epsilon(**good | change)
     for trials in (0, 1, 3, LARGEST_TRIALS + 2):
@@ -297,9 +275,7 @@ def test_the_plan_meets_its_target(plan: BinomialPlan) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"bits": 12},
-        {"bits": 24},
-        {"bits": 40},
+        *each("bits", 12, 24, 40),
         {"rounds": 1, "epsilon": 0.5},
         {"rounds": 1500},
         {"dim": 1_000_000, "bits": 18},
@@ -353,40 +329,26 @@ def test_infeasible_plans_say_what_works() -> None:
 
 
 def test_impossible_plans_are_refused(plan: BinomialPlan) -> None:
-    for change, message in [
-        ({"clients": 1}, "clients 1"),
-        ({"dim": 0}, "dim 0"),
-        ({"bits": 63}, "bits 63"),
-        ({"clip": 0.0}, "clip"),
-        ({"clip": math.nan}, "clip"),
-        ({"epsilon": 0.0}, "epsilon"),
-        ({"epsilon": 101.0}, "epsilon"),
-        ({"delta": 1.0}, "delta"),
-        ({"delta": 1e-40}, "sampler"),
-        ({"rounds": 0}, "rounds 0"),
-        ({"colluders": 70}, "does not hold"),
-        ({"min_survivors": 101}, "does not hold"),
-        ({"beta": 1.0}, "beta"),
-        ({"k_stddevs": math.nan}, "k_stddevs"),
-        ({"rotation": "fourier"}, "unknown rotation"),
-        ({"composition": "magic"}, "unknown composition"),
-    ]:
-        with pytest.raises(InfeasiblePlan, match=message):
-            plan_binomial(**STATED | change)
-        with pytest.raises(InfeasiblePlan, match=message):
-            replace(plan, **change)
-    for change, message in [
-        ({"granularity": 0.0}, "granularity"),
-        ({"granularity": math.nan}, "granularity"),
-        ({"granularity": 2.0}, "granularity"),
-        ({"granularity": 1e-12}, "norms"),
-        ({"granularity": plan.granularity / 2}, "wrap"),
-        ({"trials_per_share": 2391081}, "even"),
-        ({"trials_per_share": 0}, "even"),
-        ({"trials_per_share": 100}, "the theorem"),
-    ]:
-        with pytest.raises(InfeasiblePlan, match=message):
-            replace(plan, **change)
+    for message, changes in {
+        **{"clients 1": each("clients", 1), "dim 0": each("dim", 0), "bits 63": each("bits", 63)},
+        **{"rounds 0": each("rounds", 0), "clip": each("clip", 0.0, math.nan), "epsilon": each("epsilon", 0.0, 101.0)},
+        **{"delta": each("delta", 1.0), "sampler": each("delta", 1e-40), "beta": each("beta", 1.0)},
+        **{"does not hold": [{"colluders": 70}, {"min_survivors": 101}], "k_stddevs": each("k_stddevs", math.nan)},
+        **{"unknown rotation": each("rotation", "fourier"), "unknown composition": each("composition", "magic")},
+    }.items():
+        for change in changes:
+            with pytest.raises(InfeasiblePlan, match=message):
+                plan_binomial(**STATED | change)
+            with pytest.raises(InfeasiblePlan, match=message):
+                replace(plan, **change)
+    for message, changes in {
+        **{"granularity": each("granularity", 0.0, math.nan, 2.0), "norms": each("granularity", 1e-12)},
+        **{"wrap": each("granularity", plan.granularity / 2), "even": each("trials_per_share", 2391081, 0)},
+        "the theorem": each("trials_per_share", 100),
+    }.items():
+        for change in changes:
+            with pytest.raises(InfeasiblePlan, match=message):
+                replace(plan, **change)
     with pytest.raises(TypeError, match="dim must be int"):
         plan_binomial(**STATED | {"dim": 500.0})
     with pytest.raises(TypeError, match="granularity must be float"):
@@ -440,13 +402,8 @@ def test_bad_input_is_refused(plan: BinomialPlan) -> None:
             encoder.encode(update, keyed("bad"))  # type: ignore[arg-type]
     total = np.zeros(512, np.uint64)
     assert encoder.decode_sum(total, 70).shape == (500,)
-    for bad, survivors in [
-        (total, 69),
-        (total, 101),
-        (total[:500], 70),
-        (total.astype(np.int64), 70),
-        (total + 65536, 70),
-    ]:
+    wrong = (total[:500], total.astype(np.int64), total + 65536)
+    for bad, survivors in [(total, 69), (total, 101), *((one, 70) for one in wrong)]:
         with pytest.raises(ValueError, match=r"survivors|a sum"):
             encoder.decode_sum(bad, survivors)
     with pytest.raises(ValueError, match="seed"):

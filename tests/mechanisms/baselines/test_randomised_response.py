@@ -196,14 +196,9 @@ def test_colluders_reports_do_not_count() -> None:
 
 def test_impossible_plans_are_refused(plan: ResponsePlan) -> None:
     for change, message in [
-        ({"categories": 1}, "categories 1"),
-        ({"bits": 13}, "do not fit 13 bits"),
-        ({"delta": 0.0}, "delta"),
-        ({"epsilon": -1.0}, "epsilon"),
-        ({"epsilon": math.nan}, "epsilon"),
-        ({"rounds": 0}, "rounds 0"),
-        ({"colluders": 7000}, "does not hold"),
-        ({"min_survivors": 10_001}, "does not hold"),
+        *(({"categories": 1}, "categories 1"), ({"bits": 13}, "do not fit 13 bits"), ({"rounds": 0}, "rounds 0")),
+        *(({"delta": 0.0}, "delta"), ({"epsilon": -1.0}, "epsilon"), ({"epsilon": math.nan}, "epsilon")),
+        *(({"colluders": 7000}, "does not hold"), ({"min_survivors": 10_001}, "does not hold")),
     ]:
         with pytest.raises(InfeasiblePlan, match=message):
             plan_response(**STATED | change)

@@ -20,12 +20,7 @@ WANTED: dict[str, dict[str, Any]] = {
 } | {
     "binomial": COUNTS | VECTORS,
     "randomised-response": {
-        "categories": 4,
-        "clients": 2000,
-        "colluders": 20,
-        "min_survivors": 1500,
-        "epsilon": 1.0,
-        "delta": 1e-6,
+        **{"categories": 4, "clients": 2000, "colluders": 20, "min_survivors": 1500, "epsilon": 1.0, "delta": 1e-6}
     },
 }
 
