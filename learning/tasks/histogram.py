@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from learning.tasks.statistic import (
     shares_of,
 )
 
-_MOST_BINS: Final = 65_536
 _OF_LABELS: Final = (SPREAD, MODE, "first", "last")
 
 
@@ -46,9 +45,9 @@ class HistogramOptions(OneColumnOptions):
     column: str = LABEL
     bins: int = 10
     reduce: str = SPREAD
+    ranges: ClassVar = {"bins": (1, 65_536)}
 
     def __post_init__(self) -> None:
-        require(1 <= self.bins <= _MOST_BINS, "bins", self.bins, f"from 1 to {_MOST_BINS}")
         super().__post_init__()
         if self.of_labels:
             for name in ("low", "high"):

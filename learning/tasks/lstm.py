@@ -30,7 +30,7 @@ class LstmOptions(WordOptions):
     batch_size: int = 16
     local_epochs: int = 1
     hidden: int = 670
-    largest: ClassVar = {"vocabulary": 1_000_000, "length": 10_000, "embedding": 65_536, "hidden": 65_536}
+    ranges: ClassVar = {"vocabulary": (1, 1_000_000), "embedding": (1, 65_536), "hidden": (1, 65_536)}
 
 
 class Lstm(TorchTask):

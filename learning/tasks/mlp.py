@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.local_training import Arrays
-from learning.options import require
+from learning.options import SEEDS
 from learning.parameters import Parameters, Shapes
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import ImageOrRowOptions
@@ -30,11 +30,7 @@ class MlpOptions(ImageOrRowOptions):
     client_rate: float = 0.05
     hidden: int = 126
     initial_seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(1 <= self.hidden <= 4_096, "hidden", self.hidden, "from 1 to 4096")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
+    ranges: ClassVar = {"hidden": (1, 4_096), "initial_seed": SEEDS}
 
 
 class Mlp(NumpyClassifier):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.local_training import Arrays
-from learning.options import TrainingOptions, require
+from learning.options import SEEDS, TrainingOptions, require
 from learning.parameters import Parameters, Shapes
 from learning.tasks.inputs import MOST_FEATURES, check_examples
 from learning.tasks.mlp import perceptron_outputs, perceptron_shapes, perceptron_slopes, perceptron_start
@@ -36,14 +36,12 @@ class RegressionOptions(TrainingOptions):
     high: float = 1.0
     hidden: int = 0
     initial_seed: int = 0
+    ranges: ClassVar = {"features": (1, MOST_FEATURES), "hidden": (0, 4_096), "initial_seed": SEEDS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.features <= MOST_FEATURES, "features", self.features, f"from 1 to {MOST_FEATURES}")
         require(math.isfinite(self.low), "low", self.low, "finite")
         require(self.low < self.high < math.inf, "high", self.high, f"finite and above low, which is {self.low:g}")
-        require(0 <= self.hidden <= 4_096, "hidden", self.hidden, "from 0 to 4096")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
     @property
     def example_shape(self) -> tuple[int, ...]:

@@ -76,6 +76,7 @@ class StatisticOptions(TaskOptions):
     reduce: str = "mean"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_reduction(tuple(REDUCTIONS))
         _ = self.columns, self.bounds
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from learning.datasets import Dataset
-from learning.options import TaskOptions, require
+from learning.options import TaskOptions
 from learning.parameters import Parameters, check_shapes
 from learning.public_random import Shuffler
 from learning.task import ModelTask
-
-LARGEST_DIM: Final = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +27,7 @@ class SyntheticOptions(TaskOptions):
     """
 
     dim: int = 1_000
-
-    def __post_init__(self) -> None:
-        require(1 <= self.dim <= LARGEST_DIM, "dim", self.dim, f"from 1 to {LARGEST_DIM}")
+    ranges: ClassVar = {"dim": (1, 1 << 28)}
 
 
 class Synthetic(ModelTask):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learning.options import require
+from learning.options import SEEDS, require
 from learning.parameters import Parameters
 from learning.tasks.inputs import ImageOptions
 from learning.tasks.torch_task import TorchTask
@@ -23,16 +23,16 @@ class TorchImageOptions(ImageOptions):
     """Options of images and of the start.
 
     Attributes:
-        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
+        initial_seed: chooses the initial weights.
     """
 
     initial_seed: int = 0
+    ranges: ClassVar = {"initial_seed": SEEDS}
     least_side: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.side >= self.least_side, "side", self.side, f"at least {self.least_side} for this network")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
 class ImageTask(TorchTask):

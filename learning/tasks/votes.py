@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,19 +72,18 @@ class VoteOptions(TaskOptions):
     server_rate: float = 0.0
     server_batch_size: int = 0
     classifier: TaskOptions = _UNREAD
+    ranges: ClassVar = {"queries": (1, 10_000), "server_epochs": (1, 1_000), "server_batch_size": (0, 65_536)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         try:
             check_task_name(self.of)
         except ValueError as error:
             raise OptionError(f"option 'of': task {self.of!r} {error}") from None
-        require(1 <= self.queries <= 10_000, "queries", self.queries, "from 1 to 10000")
         require(0 < self.pool < 1, "pool", self.pool, "above 0 and below 1")
         require(0 <= self.confidence < 1, "confidence", self.confidence, "at least 0 and below 1")
-        require(1 <= self.server_epochs <= 1_000, "server_epochs", self.server_epochs, "from 1 to 1000")
         rate = self.server_rate
         require(math.isfinite(rate) and rate >= 0, "server_rate", rate, "finite and at least 0")
-        require(0 <= self.server_batch_size <= 65_536, "server_batch_size", self.server_batch_size, "from 0 to 65536")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
