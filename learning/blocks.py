@@ -74,6 +74,9 @@ class Blocks:
         """The identity. Raises DatasetError: a file can't be read."""
         return self.identity if isinstance(self.identity, str) else self.identity()
 
+    def has(self, part: Part) -> bool:
+        return part in self.parts
+
     def count(self, part: Part) -> int:
         """Examples of a part."""
         return sum(block.count for block in self.parts[part]())

@@ -46,8 +46,11 @@ class PreparedSet:
         """Digest of all arrays: two machines with the same one hold the same examples in the same order."""
         return str(self.manifest["sha256"])
 
+    def known_by(self) -> str:
+        """As `Blocks.known_by`."""
+        return self.sha256
+
     def has(self, part: Part) -> bool:
-        """Whether there is such a part."""
         return f"{part}_labels" in self.manifest["arrays"]
 
     def count(self, part: Part) -> int:

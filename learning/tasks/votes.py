@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Protocol, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -271,21 +270,21 @@ def _trained(task: _TrainedClassifier, data: Dataset, purpose: bytes) -> Paramet
 
 
 class _LocalModels:
-    """Models of the participants of this process; the least recently used ones are dropped.
+    """Models of the participants of this process, each kept while its data set is; the least recently used are dropped.
 
-    The key of each is its data set object, and the model is dropped with that object.
+    None where training diverged.
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[weakref.ref[Dataset], Parameters | None]] = OrderedDict()
+        self._kept: WeakKeyDictionary[Dataset, Parameters | None] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def of(self, data: Dataset, task: _TrainedClassifier) -> Parameters | None:
         """Return the task's model trained on ``data``; it is trained now if it isn't kept."""
         with self._lock:
-            if self._keeps(data):
-                self._kept.move_to_end(id(data))
-                return self._kept[id(data)][1]
+            if data in self._kept:
+                model = self._kept[data] = self._kept.pop(data)
+                return model
         model = _trained(task, data, _LOCAL)  # not under the lock: others of this process train meanwhile
         self._keep(data, model, task)
         return model
@@ -295,7 +294,7 @@ class _LocalModels:
         if not isinstance(task, BatchedTask):
             return
         with self._lock:
-            missing = [one for one in data if len(one) and not self._keeps(one)][: _most_kept(task)]
+            missing = [one for one in data if len(one) and one not in self._kept][: _most_kept(task)]
         if not missing:
             return
         initial = task.initial_parameters()
@@ -305,18 +304,13 @@ class _LocalModels:
             whole = np.isfinite(model).all()
             self._keep(one, views(model.copy(), shapes_of(initial), writable=True) if whole else None, task)
 
-    def _keeps(self, data: Dataset) -> bool:
-        found = self._kept.get(id(data))
-        return found is not None and found[0]() is data
-
     def _keep(self, data: Dataset, model: Parameters | None, task: _TrainedClassifier) -> None:
+        """As the one used last."""
         with self._lock:
-            self._kept[id(data)] = (weakref.ref(data), model)
-            self._kept.move_to_end(id(data))
-            for key in [key for key, (reference, _) in self._kept.items() if reference() is None]:
-                del self._kept[key]
+            self._kept.pop(data, None)
+            self._kept[data] = model
             while len(self._kept) > _most_kept(task):
-                self._kept.popitem(last=False)
+                del self._kept[next(iter(self._kept))]
 
 
 def _most_kept(task: _TrainedClassifier) -> int:

@@ -23,11 +23,10 @@ def subset_read_once() -> Iterator[None]:
     import learning.datasets as datasets
 
     read = datasets._read_subset
-    kept = cache(lambda file, sha256, *members: read(*members))
+    kept = cache(lambda file, sha256, member: read(member))
 
-    def copies(*members: str) -> dict[str, NDArray[np.uint8]]:
-        found = kept(datasets.SUBSET_FILE, datasets.SUBSET_SHA256, *members)
-        return {name: array.copy() for name, array in found.items()}
+    def copies(member: str) -> NDArray[np.uint8]:
+        return kept(datasets.SUBSET_FILE, datasets.SUBSET_SHA256, member).copy()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "_read_subset", copies)
