@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.parameters import Floats
 from learning.task_names import ADAPTIVE, DEFAULT_RATES, FEDADAGRAD, FEDAVG, FEDYOGI, SERVER_OPTIMIZERS
 
 _BLOCK: Final = 1 << 16
@@ -38,7 +39,7 @@ class ServerOptimizer(ABC):
         self._starts, self._precision = starts, precision
         self._moments: dict[str, NDArray[Any]] = {}
 
-    def apply(self, parameters: NDArray[np.float32], mean_update: NDArray[np.floating]) -> NDArray[np.float32]:
+    def apply(self, parameters: NDArray[np.float32], mean_update: Floats) -> NDArray[np.float32]:
         """Return the next parameters; the arguments are not written to.
 
         Args:
@@ -65,14 +66,14 @@ class ServerOptimizer(ABC):
         return moved
 
     @abstractmethod
-    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
+    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> Floats:
         """Update the moments in place and return the change of the parameters, (n,), of one block of values."""
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return a copy of the moments by name, float64 (d,) each; empty before the first ``apply``."""
         return {name: moment.astype(np.float64) for name, moment in self._moments.items()}
 
-    def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
+    def load_state(self, state: Mapping[str, Floats]) -> None:
         """Take over a state. Raises ValueError: other names, or arrays that are no finite vectors."""
         if state and set(state) != set(self._starts):
             raise ValueError(f"the optimizer's state has {sorted(state)}; expected {sorted(self._starts)}")
@@ -93,7 +94,7 @@ class FedAvg(ServerOptimizer):
     def __init__(self, rate: float = 1.0, momentum: float = 0.0) -> None:
         super().__init__(rate, momentum, {"velocity": 0.0}, np.float32)  # as fine as the model that it moves
 
-    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
+    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> Floats:
         velocity: NDArray[np.float32] = moments["velocity"]
         velocity[:] = self.momentum * velocity + mean
         return self.rate * velocity
@@ -133,7 +134,7 @@ class FedAdaptive(ServerOptimizer):
             raise ValueError(f"the server's adaptivity is {adaptivity}; it must be a finite number above 0")
         self.name, self.second, self.adaptivity = name, second, adaptivity
 
-    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> NDArray[np.floating]:
+    def step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> Floats:
         first, second = moments["first"], moments["second"]
         first[:] = self.momentum * first + (1 - self.momentum) * mean
         second[:] = self._next_second(second, mean**2)
@@ -147,7 +148,7 @@ class FedAdaptive(ServerOptimizer):
             return second - (1 - self.second) * square * np.sign(second - square)
         return self.second * second + (1 - self.second) * square
 
-    def load_state(self, state: Mapping[str, NDArray[np.floating]]) -> None:
+    def load_state(self, state: Mapping[str, Floats]) -> None:
         """As `ServerOptimizer.load_state`. Raises ValueError also for a second moment below 0."""
         before = self._moments
         super().load_state(state)

@@ -5,8 +5,8 @@ The learner and the training are the other program's; `sordino.flower` brings th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -44,9 +44,7 @@ class External(Synthetic):
         """Return zeros, shapes (dim,) and (32,)."""
         return super().initial_parameters() | {"bound": np.zeros(BOUND, np.float32)}
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Return by how much training changes the parameters, shape (dim,).
 
         Raises ValueError: the parameters' shape doesn't fit, or nobody trains here.

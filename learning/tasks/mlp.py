@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from learning.local_training import Arrays
 from learning.options import SEEDS
-from learning.parameters import Parameters, Shapes
+from learning.parameters import Floats, Parameters, Shapes
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import ImageOrRowOptions
 from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
@@ -22,9 +22,9 @@ class MlpOptions(ImageOrRowOptions):
     """Options of the perceptron, besides those of training and of examples.
 
     Attributes:
-        hidden: units of the hidden layer, 1 to 4,096; for the usual images and classes d = 795 x hidden + 10, so 126
-            units give d = 100,180.
-        initial_seed: public seed of the initial weights, the same in every process.
+        hidden: units of the hidden layer; for the usual images and classes d = 795 x hidden + 10, so 126 units give
+            d = 100,180.
+        initial_seed: of the initial weights.
     """
 
     client_rate: float = 0.05
@@ -46,20 +46,16 @@ class Mlp(NumpyClassifier):
         super().__init__(options, options.classes, perceptron_shapes(inputs, options.hidden, options.classes))
 
     def initial_parameters(self) -> Parameters:
-        """As `perceptron_start`."""
         return perceptron_start(self.contribution_shapes, self.options.initial_seed)
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images as `pixels`, rows of numbers as they are."""
         return features if self.options.features else pixels(features)
 
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
+    def scores(self, model: Arrays, inputs: Floats) -> Floats:
         return perceptron_outputs(model, inputs)[1]
 
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
-        """As `NumpyTask.slopes`, by backpropagation."""
+    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
         hidden, scores = perceptron_outputs(model, inputs)
         return perceptron_slopes(model, inputs, hidden, cross_entropy_slopes(scores, labels, counted))
 
@@ -73,6 +69,9 @@ def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float3
 
 
 def perceptron_shapes(inputs: int, hidden: int, outputs: int) -> Shapes:
+    """Of the model; ``hidden``: units of the hidden layer, 0: there is none, and outputs are linear in the inputs."""
+    if not hidden:
+        return {"weights": (inputs, outputs), "bias": (outputs,)}
     return {
         "hidden_weights": (inputs, hidden),
         "hidden_bias": (hidden,),
@@ -82,32 +81,32 @@ def perceptron_shapes(inputs: int, hidden: int, outputs: int) -> Shapes:
 
 
 def perceptron_start(shapes: Shapes, seed: int) -> Parameters:
-    """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero; the same in every process."""
-    parameters: Parameters = {}
+    """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero, without a hidden layer all zero.
+
+    The same in every process.
+    """
+    parameters: Parameters = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
     for place, (name, shape) in enumerate(shapes.items()):
-        if len(shape) == 1:
-            parameters[name] = np.zeros(shape, dtype=np.float32)
-            continue
-        uniform = PublicRandom(b"mlp", seed, place).uniform(math.prod(shape))
-        bound = math.sqrt(6 / shape[0])
-        parameters[name] = ((2 * uniform - 1) * bound).astype(np.float32).reshape(shape)
+        if name in ("hidden_weights", "output_weights"):
+            uniform = PublicRandom(b"mlp", seed, place).uniform(math.prod(shape))
+            parameters[name] = ((2 * uniform - 1) * math.sqrt(6 / shape[0])).astype(np.float32).reshape(shape)
     return parameters
 
 
-def perceptron_outputs(
-    parameters: Arrays, inputs: NDArray[np.floating]
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """What the hidden units give, (..., n, hidden), and the outputs, (..., n, outputs)."""
-    hidden = inputs @ parameters["hidden_weights"]
-    hidden += parameters["hidden_bias"][..., None, :]
+def perceptron_outputs(model: Arrays, inputs: Floats) -> tuple[Floats, Floats]:
+    """What the hidden units give, (..., n, hidden), without them the inputs; and the outputs, (..., n, outputs)."""
+    if "weights" in model:
+        return inputs, inputs @ model["weights"] + model["bias"][..., None, :]
+    hidden = inputs @ model["hidden_weights"]
+    hidden += model["hidden_bias"][..., None, :]
     np.maximum(hidden, 0, out=hidden)
-    return hidden, hidden @ parameters["output_weights"] + parameters["output_bias"][..., None, :]
+    return hidden, hidden @ model["output_weights"] + model["output_bias"][..., None, :]
 
 
-def perceptron_slopes(
-    model: Arrays, inputs: NDArray[np.floating], hidden: NDArray[np.floating], by_outputs: NDArray[np.floating]
-) -> Arrays:
+def perceptron_slopes(model: Arrays, inputs: Floats, hidden: Floats, by_outputs: Floats) -> Arrays:
     """Gradient of a loss by backpropagation; ``by_outputs``: its gradient by the outputs, (..., n, outputs)."""
+    if "weights" in model:
+        return {"weights": inputs.swapaxes(-1, -2) @ by_outputs, "bias": by_outputs.sum(axis=-2)}
     back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
     back *= hidden > 0
     return {

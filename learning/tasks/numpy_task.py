@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from learning.datasets import Dataset
 from learning.local_training import Arrays, Batch, batches_of_all, blocks, local_change, steps
 from learning.options import TrainingOptions
-from learning.parameters import Parameters, Shapes, check_shapes
+from learning.parameters import Floats, Parameters, Shapes, check_shapes
 from learning.public_random import Shuffler
 from learning.tasks.inputs import ImageOptions, TrainedTask, WordOptions
 
@@ -39,13 +39,11 @@ class NumpyTask(TrainedTask):
         """Examples as rows of numbers, float32 (n, f)."""
 
     @abstractmethod
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
+    def scores(self, model: Arrays, inputs: Floats) -> Floats:
         """What the model says of each example, (..., n, classes) before softmax; of a regression (..., n, 1)."""
 
     @abstractmethod
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[Any], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
+    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
         """Gradient of the mean loss over the examples that count (None: all), in fresh arrays.
 
         Args:
@@ -55,9 +53,7 @@ class NumpyTask(TrainedTask):
             counted: bool (..., n).
         """
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
 
         The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged.
@@ -84,7 +80,7 @@ class NumpyTask(TrainedTask):
         parameters: Parameters,
         data: Sequence[Dataset],
         rngs: Sequence[Shuffler],
-        l2_clip: float = math.inf,
+        l2_clip: float = inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """As `learning.task.BatchedTask.local_updates`."""
@@ -120,7 +116,7 @@ class NumpyTask(TrainedTask):
             change = local_change(parameters, models, self.options, l2_clip, of_steps, of_all, gradient)
         np.concatenate([array.reshape(len(data), -1) for array in change.values()], axis=1, out=updates)
 
-    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
         """Scores of a block after the other: float copies of a block at a time, not of all."""
         check_shapes(parameters, self.contribution_shapes)
         model = self.for_evaluation(parameters)
@@ -175,9 +171,7 @@ class NumpyClassifier(NumpyTask):
         return found
 
 
-def cross_entropy_slopes(
-    scores: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None = None
-) -> NDArray[np.floating]:
+def cross_entropy_slopes(scores: Floats, labels: NDArray[np.int64], counted: NDArray[np.bool_] | None = None) -> Floats:
     """Gradient of the mean cross-entropy by the scores: (softmax - one-hot) / n, written over ``scores``.
 
     Args:
@@ -190,8 +184,13 @@ def cross_entropy_slopes(
     scores /= scores.sum(axis=-1, keepdims=True)
     places = labels[..., None]
     np.put_along_axis(scores, places, np.take_along_axis(scores, places, axis=-1) - 1, axis=-1)
+    return averaged(scores, counted)
+
+
+def averaged(slopes: Floats, counted: NDArray[np.bool_] | None) -> Floats:
+    """Slopes of each example, (..., n, outputs), over how many count; 0 for others. Written over ``slopes``."""
     if counted is None:
-        scores /= labels.shape[-1]
+        slopes /= slopes.shape[-2]
     else:
-        scores *= (counted / np.maximum(counted.sum(axis=-1, keepdims=True), 1)).astype(scores.dtype)[..., None]
-    return scores
+        slopes *= (counted / np.maximum(counted.sum(axis=-1, keepdims=True), 1)).astype(slopes.dtype)[..., None]
+    return slopes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from learning.local_training import Arrays
 from learning.options import require
-from learning.parameters import Parameters
+from learning.parameters import Floats, Parameters
 from learning.tasks.inputs import ImageOrRowOptions
 from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
 
@@ -95,13 +95,11 @@ class SoftmaxRegression(NumpyClassifier):
             rows += np.float32(self.options.pixel_offset)
         return np.concatenate([rows, np.ones((len(rows), 1), dtype=np.float32)], axis=1)
 
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        stacked: NDArray[np.floating] = np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)
+    def scores(self, model: Arrays, inputs: Floats) -> Floats:
+        stacked: Floats = np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)
         return inputs @ stacked
 
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
+    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
         """inputs^T (softmax - one-hot) / n, the last row of it that of the bias; as `NumpyTask.slopes`."""
         gradient = inputs.swapaxes(-1, -2) @ cross_entropy_slopes(self.scores(model, inputs), labels, counted)
         return {"weights": gradient[..., :-1, :], "bias": gradient[..., -1, :]}

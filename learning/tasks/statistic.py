@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import inf
 from typing import Any, Final, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from learning.datasets import NO_LABEL, Dataset
 from learning.learner import Learner, State
 from learning.options import OptionError, TaskOptions, require, shown_value
-from learning.parameters import Parameters, Shapes, dimension
+from learning.parameters import Floats, Parameters, Shapes, dimension
 from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 
@@ -355,9 +356,7 @@ class StatisticTask(ABC):
         """
         return []
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Return the contribution: the same in every round, whatever the round begins from."""
         return self.contribution(data)
 
@@ -383,7 +382,7 @@ class StatisticLearner(Learner):
         """What the task's participants begin from: nothing."""
         return self._task.initial_parameters()
 
-    def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
+    def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
         """Add a round. Raises ValueError, and stays as it was, for a mean that doesn't fit or isn't finite."""
         if mean.shape != self._total.shape or not np.isfinite(mean).all():
             raise ValueError(f"a mean is {self._total.shape[0]} finite numbers")
@@ -415,7 +414,7 @@ class StatisticLearner(Learner):
         counts = [self._participations, self._rounds, self._last, self._variance]
         return {"mean": mean.astype(np.float32)}, {"total": self._total, "counts": np.array(counts, dtype=np.float64)}
 
-    def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
         """Raises ValueError: another statistic's."""
         shapes = {name: array.shape for name, array in state.items()}
         if shapes != {"total": self._total.shape, "counts": (4,)}:

@@ -5,8 +5,8 @@ For load tests, where a round is to be the protocol and nothing else. It looks a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, Final
 
 import numpy as np
@@ -45,9 +45,7 @@ class Synthetic(ModelTask):
         """Return zeros, shape (dim,)."""
         return {"vector": np.zeros(self.options.dim, dtype=np.float32)}
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Return zeros, shape (dim,), whatever the examples are.
 
         Raises ValueError: the parameters' shape doesn't fit.

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from math import inf
 from typing import Any, ClassVar, Final, Protocol, Self
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,7 @@ from learning.datasets import Dataset
 from learning.learner import Learner, State
 from learning.make_task import make_task, model_shapes, options_of
 from learning.options import OptionError, TaskOptions, require
-from learning.parameters import Parameters, Shapes, check_shapes, dimension, flatten, shapes_of, views
+from learning.parameters import Floats, Parameters, Shapes, check_shapes, dimension, flatten, shapes_of, views
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
 from learning.task import BatchedTask, Classifier, Task
@@ -196,9 +197,7 @@ class Votes:
         """
         return {"queries": np.zeros((self.queries, *self._local.example_shape), dtype=np.float32)}
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Return one participant's votes on the queries, float32 (Q, classes): one 1 in each row, else 0.
 
         The participant's model is the same in every round: it begins from the public initial weights, and a fixed
@@ -221,7 +220,7 @@ class Votes:
         parameters: Parameters,
         data: Sequence[Dataset],
         rngs: Sequence[Shuffler],
-        l2_clip: float = math.inf,
+        l2_clip: float = inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """As `learning.task.BatchedTask.local_updates`; models are trained at once if the classifier can do that."""
@@ -370,7 +369,7 @@ class VoteLearner(Learner):
         # A transcript of the last round names what a next one would begin from, and there need be none.
         return {"queries": queries.copy()} if len(queries) == self._task.queries else self._task.initial_parameters()
 
-    def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
+    def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
         """Label the round's queries and train the model anew on all labels so far.
 
         Raises ValueError: the mean doesn't fit or isn't finite, or no queries were left to ask; nothing changes then.
@@ -411,7 +410,7 @@ class VoteLearner(Learner):
         labels = self._labels.astype(np.float64)
         return dict(self._model), {"labels": labels, "winning_share": np.array([self._winning_share])}
 
-    def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
         """Raises ValueError: another task's."""
         labels, share = state.get("labels"), state.get("winning_share")
         known = set(state) == {"labels", "winning_share"} and shapes_of(parameters) == shapes_of(self._model)
