@@ -12,7 +12,7 @@ from learning.datasets import Dataset
 from learning.make_task import clip_of
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
-from learning.server_optimizers import make_server_optimizer
+from learning.server_optimizers import ServerOptimizer
 from learning.task import Task
 from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
@@ -47,7 +47,7 @@ def contribution(task: Task, data: Dataset) -> Any:
 
 def learner_of(task: Task, data: Dataset = NOBODY) -> Any:
     """Make the coordinator's half; statistics need no data."""
-    return task.learner(make_server_optimizer("fedavg", 1.0, 0.0, 0.0, 1e-3), data)
+    return task.learner(ServerOptimizer(), data)
 
 
 def run_round(task: Task, learner: Any, plan: Plan, data: Sequence[Dataset]) -> None:
