@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,6 +33,12 @@ def library(name: str, extra: str, what: str) -> Any:
         raise DatasetError(
             f"{what} needs {package}, which isn't installed: pip install '.[{extra}]' in the checkout"
         ) from None
+
+
+def file_version(file: Path) -> tuple[int, int, int]:
+    """Inode, size and time: what is read of a file is kept while they stay."""
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)

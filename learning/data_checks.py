@@ -151,11 +151,9 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
 
 
 def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: str, why: str, *, joins: bool) -> Failure:
-    from learning.own_data import columns_told
-
     message = f"the task {name} can't use the examples of {of}: {why}"
     if examples.columns or not examples.labelled:
-        message += f". {columns_told(examples)}"
+        message += f". {examples.described()}"
     fitting = fitting_options(name, options, examples)
     trained = trained_task(name, options)
     if joins:

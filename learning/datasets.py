@@ -25,6 +25,8 @@ from learning.blocks import Block, Blocks, DatasetError, Part
 from learning.data_names import BROUGHT, BUILT_IN, check_dataset_name, format_and_path
 from learning.prepared_data import PreparedSet, open_prepared
 
+LABEL: Final = "label"
+"""Name of the column of labels in files."""
 NO_LABEL: Final = int(np.iinfo(np.int64).min)
 """Stands for a label that is missing, where statistics take gaps."""
 
@@ -89,6 +91,15 @@ class Dataset:
         """
         rows = _checked_indices(indices, len(self))
         return Dataset(self.features[rows], self.labels[rows], self.columns, self.labelled, self.unread)
+
+    def described(self) -> str:
+        """What columns there are, in one sentence: ``Its columns are 0 age, 1 weight; and label``."""
+        if not self.columns:
+            shape = self.features.shape[1:]
+            each = "one number" if not shape else f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
+            return f"Its examples have {each} each, and {'labels' if self.labelled else 'no labels'}"
+        shown = ", ".join(f"{number} {name}" for number, name in enumerate(self.columns))
+        return f"Its columns are {shown}; and {LABEL if self.labelled else f'none is called {LABEL}'}"
 
     def form(self) -> Dataset:
         """One example of zeros, shaped, typed and named as these: what they look like."""

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError, library
-from learning.datasets import Dataset, Unread
-from learning.table_files import LABEL, Missing, dataset_of, named_in_errors, number
+from learning.datasets import LABEL, Dataset, Unread
+from learning.table_files import Missing, dataset_of, named_in_errors, number
 
 LABELS_FILE: Final = "labels.csv"
 _SUFFIXES: Final = (".png", ".jpg", ".jpeg")

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import Block, Blocks, DatasetError, Part
+from learning.blocks import Block, Blocks, DatasetError, Part, file_version
 from learning.plain_hdf5 import PlainGroup, damaged, opened
 from learning.vocabulary import WORDS, Vocabulary
 
@@ -169,12 +169,6 @@ def identity_of(kind: str, files: Sequence[Path]) -> str:
     except OSError as error:
         raise damaged(file=Path(error.filename or files[0]), why=f"can't be read ({error.strerror or error})") from None
     return f"{kind} {hashlib.sha256(digests.encode()).hexdigest()}"
-
-
-def file_version(file: Path) -> tuple[int, int, int]:
-    """Inode, size and time: what is read of a file is kept while they stay."""
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @lru_cache(maxsize=64)

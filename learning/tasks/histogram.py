@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.datasets import Dataset
+from learning.datasets import LABEL, Dataset
 from learning.options import require
 from learning.parameters import Parameters
 from learning.tasks.statistic import (
-    LABEL,
     MODE,
     REDUCTIONS,
     SPREAD,

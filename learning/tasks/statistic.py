@@ -19,14 +19,13 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.datasets import NO_LABEL, Dataset
+from learning.datasets import LABEL, NO_LABEL, Dataset
 from learning.learner import Learner, State
 from learning.options import OptionError, TaskOptions, require, shown_value
 from learning.parameters import Floats, Parameters, Shapes, dimension
 from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 
-LABEL: Final = "label"
 TOO_FEW: Final = 3.0
 """Standard deviations that the number of those who answered must stand above 0 for a figure of them to be stated."""
 NOISE, FEW_ANSWERED = "noise", "few answered"

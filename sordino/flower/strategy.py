@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from learning.learner import Learner, State
 from learning.parameters import Parameters
-from learning.tasks.external import External, bound
+from learning.tasks.external import External, SyntheticOptions, bound
 from learning.tasks.flower_arrays import arrays_of, check_arrays
-from learning.tasks.synthetic import SyntheticOptions
 from sordino.flower.arrays import digest_beside, to_record, to_vector
 from sordino.flower.coordinator import GridCoordinator
 
