@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from learning.datasets import Dataset
-from learning.make_task import clip_of
+from learning.make_task import clip_of, make_task
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
 from learning.server_optimizers import ServerOptimizer
@@ -68,3 +68,11 @@ def run_without_noise(task: Task, learner: Any, data: Sequence[Dataset]) -> None
     begun = learner.broadcast()
     updates = [flatten(task.local_update(begun, one, PublicRandom(b"order"), float("inf"))) for one in data]
     learner.learn(np.mean(updates, axis=0, dtype=np.float64), len(data))
+
+
+def released(name: str, options: dict[str, Any], data: Sequence[Dataset]) -> dict[str, Any]:
+    """What a statistic says after one round without noise."""
+    task = make_task(name, options)
+    learner = learner_of(task)
+    run_without_noise(task, learner, data)
+    return dict(learner.released())
