@@ -85,7 +85,6 @@ class Blocks:
         return part in self.parts
 
     def count(self, part: Part) -> int:
-        """Examples of a part."""
         return sum(block.count for block in self.parts[part]())
 
     def users(self, part: Part) -> NDArray[np.int64] | None:

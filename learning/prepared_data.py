@@ -47,14 +47,12 @@ class PreparedSet:
         return str(self.manifest["sha256"])
 
     def known_by(self) -> str:
-        """As `Blocks.known_by`."""
         return self.sha256
 
     def has(self, part: Part) -> bool:
         return f"{part}_labels" in self.manifest["arrays"]
 
     def count(self, part: Part) -> int:
-        """Examples of a part."""
         return int(self.manifest["arrays"][f"{part}_labels"]["shape"][0])
 
     def labels(self, part: Part) -> NDArray[np.int64]:
@@ -197,12 +195,11 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
     row = 0
     for block in blocks.parts[part]():
         features, labels = np.asarray(block.features()), np.asarray(block.labels(), dtype=np.int64)
-        if not targets:
-            for member, first in (("features", features), ("labels", labels)):
-                targets[member] = np.lib.format.open_memmap(
-                    work / f"{part}_{member}.npy", mode="w+", dtype=first.dtype, shape=(count, *first.shape[1:])
-                )
         for member, values in (("features", features), ("labels", labels)):
+            if member not in targets:
+                targets[member] = np.lib.format.open_memmap(
+                    work / f"{part}_{member}.npy", mode="w+", dtype=values.dtype, shape=(count, *values.shape[1:])
+                )
             target = targets[member]
             if values.dtype != target.dtype or values.shape != (block.count, *target.shape[1:]):
                 raise ValueError(f"a block of {part} {member} is {values.dtype}{list(values.shape)}")

@@ -51,7 +51,6 @@ class Synthetic(ModelTask):
         self.contribution_shapes = {"vector": (options.dim,)}  # known without making the vector
 
     def initial_parameters(self) -> Parameters:
-        """Return zeros, shape (dim,)."""
         return {"vector": np.zeros(self.options.dim, dtype=np.float32)}
 
     def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
@@ -88,7 +87,6 @@ class External(Synthetic):
         self.learns: Learner | None = None
 
     def initial_parameters(self) -> Parameters:
-        """Return zeros, shapes (dim,) and (32,)."""
         return super().initial_parameters() | {"bound": np.zeros(BOUND, np.float32)}
 
     def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
@@ -106,7 +104,6 @@ class External(Synthetic):
         return super().learner(optimizer, data) if self.learns is None else self.learns
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
-        """Nothing: the other program evaluates."""
         return {}
 
 

@@ -93,7 +93,6 @@ class WordOptions(TrainingOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """(L,)."""
         return (self.length,)
 
 

@@ -83,7 +83,6 @@ class NumpyTask(TrainedTask):
         l2_clip: float = inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """As `learning.task.BatchedTask.local_updates`."""
         updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
         at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
         for start in range(0, len(data), at_once):
@@ -133,7 +132,6 @@ class NumpyClassifier(NumpyTask):
     """A model in numpy that learns classes, by cross-entropy."""
 
     def __init__(self, options: ImageOptions | WordOptions, classes: int, shapes: Shapes) -> None:
-        """``shapes``: of the model, which isn't made for them."""
         super().__init__(options, options.example_shape, shapes)
         self.classes = classes
 

@@ -96,9 +96,9 @@ class StatisticOptions(TaskOptions):
 
     @cached_property
     def columns(self) -> tuple[int | str, ...]:
-        """The columns, in order."""
         found: list[int | str] = []
-        for part in _parts(self.column, "column"):
+        require(len(self.column) <= LONGEST_LIST, "column", self.column, f"of at most {LONGEST_LIST} characters")
+        for part in self.column.split(",", MOST_COLUMNS + 1)[: MOST_COLUMNS + 1]:  # one too many is enough to refuse it
             span = _COLUMNS.fullmatch(part)
             first, last = (0, 0) if span is None else (int(span[1]), int(span[2] or span[1]))
             if part == LABEL:
@@ -121,7 +121,6 @@ class StatisticOptions(TaskOptions):
 
     @property
     def names(self) -> list[str]:
-        """The columns as they stand in front of figures."""
         return [column_name(column) for column in self.columns]
 
     @cached_property
@@ -160,15 +159,6 @@ class OneColumnOptions(StatisticOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.columns) == 1, "column", self.column, "one column")
-
-
-def _parts(text: str, option: str) -> list[str]:
-    """The text between the commas, cut after the largest valid number of parts.
-
-    Raises OptionError: the text is longer than any valid one.
-    """
-    require(len(text) <= LONGEST_LIST, option, text, f"of at most {LONGEST_LIST} characters")
-    return text.split(",", MOST_COLUMNS + 1)[: MOST_COLUMNS + 1]
 
 
 def list_of_numbers(text: str, most: int) -> list[float] | None:
@@ -316,12 +306,9 @@ class StatisticTask(ABC):
         if not math.prod(data.features.shape[1:]) and not data.columns:
             return
         for column in self.options.columns:
-            if column != LABEL:
-                place_of(data, column)
-            elif not data.labelled:
+            if column == LABEL and not data.labelled:
                 raise ValueError(f"there is no column {LABEL}")
-            else:
-                classes_of(data)
+            column_values(data.form(), column)
 
     def answers(self, data: Dataset) -> dict[str, int]:
         """How many values the examples have in each column that is read, by its name or number; for their owner alone.
@@ -378,7 +365,6 @@ class StatisticLearner(Learner):
         self._variance = 0.0  # of one coordinate of the total
 
     def broadcast(self) -> Parameters:
-        """What the task's participants begin from: nothing."""
         return self._task.initial_parameters()
 
     def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
@@ -408,7 +394,6 @@ class StatisticLearner(Learner):
         return about | self._task.statistic(self.estimate())
 
     def state(self) -> tuple[Parameters, State]:
-        """The mean contribution, and the sums that it is made of."""
         mean = self._total / max(self._participations, 1)
         counts = [self._participations, self._rounds, self._last, self._variance]
         return {"mean": mean.astype(np.float32)}, {"total": self._total, "counts": np.array(counts, dtype=np.float64)}

@@ -71,7 +71,6 @@ class Cnn(ImageTask):
     name = "cnn"
 
     def module(self) -> nn.Module:
-        """The network; its weights are not the ones begun with."""
         side = ((self.options.side - 4) // 2 - 4) // 2
         layers: dict[str, nn.Module] = {
             "conv1": nn.Conv2d(self.options.channels, 16, 5),
@@ -130,7 +129,6 @@ class FemnistCnn(ImageTask):
     name = "femnist-cnn"
 
     def module(self) -> nn.Module:
-        """The network; weights as torch draws them."""
         side = (self.options.side - 2) // 2 - 2
         return nn.Sequential(
             nn.Conv2d(self.options.channels, 32, 3),
@@ -182,7 +180,6 @@ class ResNet18(ImageTask):
     name = "resnet18"
 
     def module(self) -> nn.Module:
-        """The network; weights as torch draws them."""
         return _ResNet18(self.options)
 
 
