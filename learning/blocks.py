@@ -6,6 +6,7 @@ file of any size.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,12 @@ def file_version(file: Path) -> tuple[int, int, int]:
     """Inode, size and time: what is read of a file is kept while they stay."""
     found = file.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def file_sha256(file: Path) -> str:
+    """In hex. Raises OSError: it can't be read."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import Blocks, DatasetError, Part
+from learning.blocks import Blocks, DatasetError, Part, file_sha256
 from learning.data_names import BUILT_IN, OWN, PREPARABLE, data_folder
 from runtime.durable import whole_folder
 from runtime.text import did_you_mean
@@ -76,7 +76,7 @@ class PreparedSet:
         """
         path, entry = self.folder / f"{member}.npy", self.manifest["arrays"][member]
         try:
-            if _digest(path) != entry["sha256"]:
+            if file_sha256(path) != entry["sha256"]:
                 raise self._damaged(path, "damaged (wrong SHA-256)")
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except OSError as error:
@@ -217,13 +217,8 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
     arrays = {}
     for path in sorted(work.glob(f"{part}_*.npy")):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": _digest(path)}
+        arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": file_sha256(path)}
     return arrays, figures
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of_all(arrays: Mapping[str, str]) -> str:
