@@ -33,7 +33,21 @@ class MlpOptions(ImageOrRowOptions):
     ranges: ClassVar = {"hidden": (1, 4_096), "initial_seed": SEEDS}
 
 
-class Mlp(NumpyClassifier):
+class Perceptron(NumpyClassifier):
+    """Scores are linear in the inputs, or in the rectified units of one hidden layer, by the shapes of the model."""
+
+    def initial_parameters(self) -> Parameters:
+        return perceptron_start(self.contribution_shapes, getattr(self.options, "initial_seed", 0))
+
+    def scores(self, model: Arrays, inputs: Floats) -> Floats:
+        return perceptron_outputs(model, inputs)[1]
+
+    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
+        hidden, scores = perceptron_outputs(model, inputs)
+        return perceptron_slopes(model, inputs, hidden, cross_entropy_slopes(scores, labels, counted))
+
+
+class Mlp(Perceptron):
     """All pixels or numbers of an example, ``hidden`` rectified units, softmax over the classes."""
 
     Options: Final = MlpOptions
@@ -45,19 +59,9 @@ class Mlp(NumpyClassifier):
         inputs = math.prod(options.example_shape)
         super().__init__(options, options.classes, perceptron_shapes(inputs, options.hidden, options.classes))
 
-    def initial_parameters(self) -> Parameters:
-        return perceptron_start(self.contribution_shapes, self.options.initial_seed)
-
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images as `pixels`, rows of numbers as they are."""
         return features if self.options.features else pixels(features)
-
-    def scores(self, model: Arrays, inputs: Floats) -> Floats:
-        return perceptron_outputs(model, inputs)[1]
-
-    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
-        hidden, scores = perceptron_outputs(model, inputs)
-        return perceptron_slopes(model, inputs, hidden, cross_entropy_slopes(scores, labels, counted))
 
 
 def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:

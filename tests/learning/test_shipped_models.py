@@ -40,13 +40,13 @@ def _mean_loss(weights: np.ndarray, features: np.ndarray, labels: np.ndarray) ->
 def _gradient(weights: np.ndarray, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """By weights whose last row is the bias, where the last feature is 1."""
     model = {"weights": weights[:-1], "bias": weights[-1]}
-    slopes = SoftmaxRegression(SoftmaxOptions()).slopes(model, features, labels, None)
+    slopes = SoftmaxRegression(SoftmaxOptions()).slopes(model, features[:, :-1], labels, None)
     return np.vstack([slopes["weights"], slopes["bias"]])
 
 
 def test_gradient_of_softmax_regression() -> None:
     rng = np.random.default_rng(5)
-    weights, features = rng.normal(size=(6, 10)), rng.normal(size=(7, 6))
+    weights, features = rng.normal(size=(6, 10)), np.hstack([rng.normal(size=(7, 5)), np.ones((7, 1))])
     labels = rng.integers(0, 10, 7)
     gradient = _gradient(weights, features, labels)
     for index in np.ndindex(6, 10):
