@@ -14,7 +14,7 @@ from learning.options import SEEDS
 from learning.parameters import Floats, Parameters, Shapes
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import ImageOrRowOptions
-from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
+from learning.tasks.numpy_task import NumpyClassifier, NumpyTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +33,52 @@ class MlpOptions(ImageOrRowOptions):
     ranges: ClassVar = {"hidden": (1, 4_096), "initial_seed": SEEDS}
 
 
-class Perceptron(NumpyClassifier):
+class Perceptron(NumpyTask):
     """Scores are linear in the inputs, or in the rectified units of one hidden layer, by the shapes of the model."""
 
     def initial_parameters(self) -> Parameters:
-        return perceptron_start(self.contribution_shapes, getattr(self.options, "initial_seed", 0))
+        """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero, without a hidden layer all zero.
+
+        The same in every process.
+        """
+        parameters = {name: np.zeros(shape, dtype=np.float32) for name, shape in self.contribution_shapes.items()}
+        seed = getattr(self.options, "initial_seed", 0)
+        for place, (name, zeros) in enumerate(parameters.items()):
+            if name in ("hidden_weights", "output_weights"):
+                uniform = PublicRandom(b"mlp", seed, place).uniform(zeros.size)
+                zeros[:] = ((2 * uniform - 1) * math.sqrt(6 / len(zeros))).astype(np.float32).reshape(zeros.shape)
+        return parameters
 
     def scores(self, model: Arrays, inputs: Floats) -> Floats:
-        return perceptron_outputs(model, inputs)[1]
+        return self._outputs(model, inputs)[1]
 
     def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
-        hidden, scores = perceptron_outputs(model, inputs)
-        return perceptron_slopes(model, inputs, hidden, cross_entropy_slopes(scores, labels, counted))
+        """As `NumpyTask.slopes`, by backpropagation."""
+        hidden, outputs = self._outputs(model, inputs)
+        by_outputs = self.output_slopes(outputs, labels, counted)
+        if "weights" in model:
+            return {"weights": inputs.swapaxes(-1, -2) @ by_outputs, "bias": by_outputs.sum(axis=-2)}
+        back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
+        back *= hidden > 0
+        return {
+            "hidden_weights": inputs.swapaxes(-1, -2) @ back,
+            "hidden_bias": back.sum(axis=-2),
+            "output_weights": hidden.swapaxes(-1, -2) @ by_outputs,
+            "output_bias": by_outputs.sum(axis=-2),
+        }
+
+    @staticmethod
+    def _outputs(model: Arrays, inputs: Floats) -> tuple[Floats, Floats]:
+        """What the hidden units give, (..., n, hidden), without them the inputs; and the outputs, (..., n, outputs)."""
+        if "weights" in model:
+            return inputs, inputs @ model["weights"] + model["bias"][..., None, :]
+        hidden = inputs @ model["hidden_weights"]
+        hidden += model["hidden_bias"][..., None, :]
+        np.maximum(hidden, 0, out=hidden)
+        return hidden, hidden @ model["output_weights"] + model["output_bias"][..., None, :]
 
 
-class Mlp(Perceptron):
+class Mlp(Perceptron, NumpyClassifier):
     """All pixels or numbers of an example, ``hidden`` rectified units, softmax over the classes."""
 
     Options: Final = MlpOptions
@@ -81,41 +112,4 @@ def perceptron_shapes(inputs: int, hidden: int, outputs: int) -> Shapes:
         "hidden_bias": (hidden,),
         "output_weights": (hidden, outputs),
         "output_bias": (outputs,),
-    }
-
-
-def perceptron_start(shapes: Shapes, seed: int) -> Parameters:
-    """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero, without a hidden layer all zero.
-
-    The same in every process.
-    """
-    parameters: Parameters = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
-    for place, (name, shape) in enumerate(shapes.items()):
-        if name in ("hidden_weights", "output_weights"):
-            uniform = PublicRandom(b"mlp", seed, place).uniform(math.prod(shape))
-            parameters[name] = ((2 * uniform - 1) * math.sqrt(6 / shape[0])).astype(np.float32).reshape(shape)
-    return parameters
-
-
-def perceptron_outputs(model: Arrays, inputs: Floats) -> tuple[Floats, Floats]:
-    """What the hidden units give, (..., n, hidden), without them the inputs; and the outputs, (..., n, outputs)."""
-    if "weights" in model:
-        return inputs, inputs @ model["weights"] + model["bias"][..., None, :]
-    hidden = inputs @ model["hidden_weights"]
-    hidden += model["hidden_bias"][..., None, :]
-    np.maximum(hidden, 0, out=hidden)
-    return hidden, hidden @ model["output_weights"] + model["output_bias"][..., None, :]
-
-
-def perceptron_slopes(model: Arrays, inputs: Floats, hidden: Floats, by_outputs: Floats) -> Arrays:
-    """Gradient of a loss by backpropagation; ``by_outputs``: its gradient by the outputs, (..., n, outputs)."""
-    if "weights" in model:
-        return {"weights": inputs.swapaxes(-1, -2) @ by_outputs, "bias": by_outputs.sum(axis=-2)}
-    back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
-    back *= hidden > 0
-    return {
-        "hidden_weights": inputs.swapaxes(-1, -2) @ back,
-        "hidden_bias": back.sum(axis=-2),
-        "output_weights": hidden.swapaxes(-1, -2) @ by_outputs,
-        "output_bias": by_outputs.sum(axis=-2),
     }

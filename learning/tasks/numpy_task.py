@@ -53,6 +53,10 @@ class NumpyTask(TrainedTask):
             counted: bool (..., n).
         """
 
+    def output_slopes(self, outputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Floats:
+        """Gradient of the mean loss, by default cross-entropy, by `scores`; may be written over ``outputs``."""
+        return cross_entropy_slopes(outputs, labels, counted)
+
     def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
 

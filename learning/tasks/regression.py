@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.local_training import Arrays
 from learning.options import SEEDS, TrainingOptions, require
 from learning.parameters import Floats, Parameters
 from learning.tasks.inputs import MOST_FEATURES, check_examples
-from learning.tasks.mlp import perceptron_outputs, perceptron_shapes, perceptron_slopes, perceptron_start
-from learning.tasks.numpy_task import NumpyTask, averaged
+from learning.tasks.mlp import Perceptron, perceptron_shapes
+from learning.tasks.numpy_task import averaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,8 @@ class RegressionOptions(TrainingOptions):
         return super()._left_out() | (set() if self.hidden else {"initial_seed"})
 
 
-class Regression(NumpyTask):
-    """Predicts labels, which the model sees scaled from ``low``..``high`` to -1..1.
+class Regression(Perceptron):
+    """Predicts labels, which the model sees scaled from ``low``..``high`` to -1..1; zeros predict the middle.
 
     The loss is Huber's, with its bend at 1, half the label's range: r^2 / 2 for an error |r| <= 1, else |r| - 1/2. So
     one example moves a step of the linear model by at most client_rate x ||(x, 1)||, whatever its label.
@@ -70,22 +69,12 @@ class Regression(NumpyTask):
     def check(self, data: Dataset) -> None:
         check_examples(data, self.example_shape, None)
 
-    def initial_parameters(self) -> Parameters:
-        """As `perceptron_start`; the zeros of a line predict the middle of the range."""
-        return perceptron_start(self.contribution_shapes, self.options.initial_seed)
-
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         return features
 
-    def scores(self, model: Arrays, inputs: Floats) -> Floats:
-        """Predictions, scaled: (..., n, 1)."""
-        return perceptron_outputs(model, inputs)[1]
-
-    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
-        """As `NumpyTask.slopes`: the error of each example, at most 1 in size, times its inputs."""
-        hidden, found = perceptron_outputs(model, inputs)
-        errors = np.clip(found - self._scaled(labels)[..., None], -1, 1)
-        return perceptron_slopes(model, inputs, hidden, averaged(errors, counted))
+    def output_slopes(self, outputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Floats:
+        """The error of each scaled prediction, at most 1 in size."""
+        return averaged(np.clip(outputs - self._scaled(labels)[..., None], -1, 1), counted)
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return ``loss`` (mean, scaled as in training), ``mean_absolute_error`` and ``root_mean_squared_error``.

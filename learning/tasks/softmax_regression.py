@@ -14,6 +14,7 @@ from learning.options import require
 from learning.parameters import Parameters
 from learning.tasks.inputs import ImageOrRowOptions
 from learning.tasks.mlp import Perceptron, perceptron_shapes
+from learning.tasks.numpy_task import NumpyClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int)
     return totals.reshape(count, -1).astype(np.float32) * scale
 
 
-class SoftmaxRegression(Perceptron):
+class SoftmaxRegression(Perceptron, NumpyClassifier):
     """Multinomial logistic regression from all zeros: the problem is convex, so no start is better."""
 
     Options: Final = SoftmaxOptions
