@@ -19,12 +19,7 @@ from learning.vocabulary import PADDING
 
 @dataclass(frozen=True, kw_only=True)
 class LstmOptions(WordOptions):
-    """Options of the network, besides those of training.
-
-    Attributes:
-        embedding: numbers for a word, before the LSTM and after it.
-        hidden: units of the LSTM.
-    """
+    """Options of the network: the embedding is before the LSTM and after it, ``hidden`` are the LSTM's units."""
 
     client_rate: float = 0.3
     batch_size: int = 16

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.local_training import Arrays, Batch, batches_of_all, blocks, local_change, steps
+from learning.local_training import Arrays, Batch, Gradient, batches_of_all, blocks, local_change, steps
 from learning.options import TrainingOptions
 from learning.parameters import Floats, Parameters, Shapes, check_shapes
 from learning.public_random import Shuffler
@@ -63,11 +63,6 @@ class NumpyTask(TrainedTask):
         The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged.
         """
         self._check(parameters, data)
-        inputs, labels = self.inputs(data.features), data.labels
-
-        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, int]:
-            return self.slopes(model, inputs[batch.rows], labels[batch.rows], None), len(batch.rows)
-
         with np.errstate(all="ignore"):  # a diverged model is reported where it is encoded
             return local_change(
                 parameters,
@@ -76,7 +71,7 @@ class NumpyTask(TrainedTask):
                 l2_clip,
                 (Batch(rows) for rows in steps(self.options, len(data), rng)),
                 lambda: (Batch(rows) for rows in blocks(self.options, len(data))),
-                gradient,
+                self._gradient(data.features, data.labels),
             )
 
     def local_updates(
@@ -104,20 +99,24 @@ class NumpyTask(TrainedTask):
     ) -> None:
         for one in data:
             self._check(parameters, one)
-        inputs = self.inputs(np.concatenate([one.features for one in data]))
         labels = np.concatenate([one.labels for one in data])
-        sizes = [len(one) for one in data]
-        of_steps, of_all = batches_of_all(self.options, sizes, rngs)
-
-        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, NDArray[np.float32]]:
-            counted = batch.counted
-            weight = np.full(len(sizes), batch.rows.shape[1]) if counted is None else counted.sum(axis=1)
-            return self.slopes(model, inputs[batch.rows], labels[batch.rows], counted), weight.astype(np.float32)
-
+        gradient = self._gradient(np.concatenate([one.features for one in data]), labels)
+        of_steps, of_all = batches_of_all(self.options, [len(one) for one in data], rngs)
         with np.errstate(all="ignore"):
             models = {name: np.repeat(array[None], len(data), axis=0) for name, array in parameters.items()}
             change = local_change(parameters, models, self.options, l2_clip, of_steps, of_all, gradient)
         np.concatenate([array.reshape(len(data), -1) for array in change.values()], axis=1, out=updates)
+
+    def _gradient(self, features: NDArray[Any], labels: NDArray[Any]) -> Gradient:
+        """Of the loss over batches of these examples, of one participant or of all side by side."""
+        inputs = self.inputs(features)
+
+        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, Any]:
+            counted = batch.counted
+            weight = batch.rows.shape[-1] if counted is None else counted.sum(axis=-1).astype(np.float32)
+            return self.slopes(model, inputs[batch.rows], labels[batch.rows], counted), weight
+
+        return gradient
 
     def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
         """Scores of a block after the other: float copies of a block at a time, not of all."""

@@ -20,11 +20,7 @@ from learning.tasks.torch_task import TorchTask
 
 @dataclass(frozen=True, kw_only=True)
 class TorchImageOptions(ImageOptions):
-    """Options of images and of the start.
-
-    Attributes:
-        initial_seed: chooses the initial weights.
-    """
+    """Options of images, and the seed of the initial weights."""
 
     initial_seed: int = 0
     ranges: ClassVar = {"initial_seed": SEEDS}
@@ -52,7 +48,7 @@ class ImageTask(TorchTask):
 
 @dataclass(frozen=True, kw_only=True)
 class CnnOptions(TorchImageOptions):
-    """Options of the network, besides those of training, of images and of the start."""
+    """Options of the network."""
 
     client_rate: float = 0.05
     local_epochs: int = 1
@@ -104,7 +100,7 @@ class Cnn(ImageTask):
 
 @dataclass(frozen=True, kw_only=True)
 class FemnistCnnOptions(TorchImageOptions):
-    """Options of the network, besides those of training, of images and of the start.
+    """Options of the network.
 
     Attributes:
         classes: 62 for digits and both cases of letters, 10 for digits alone or for Fashion-MNIST.
@@ -150,7 +146,7 @@ _STAGES: Final = ((64, 1), (128, 2), (256, 2), (512, 2))  # channels and stride 
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet18Options(TorchImageOptions):
-    """Options of the network, besides those of training, of images and of the start.
+    """Options of the network.
 
     Attributes:
         groups: of the channels in each normalisation; divides 64. 2 is usual in federated learning, 32 elsewhere.
