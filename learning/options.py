@@ -59,11 +59,11 @@ def in_kind_of(default: object, option: str, value: object) -> Any:
 class TaskOptions:
     """Options of any task: a subclass adds fields with defaults, and checks them when it is made."""
 
-    ranges: ClassVar[Mapping[str, tuple[int, int]]] = {}
+    _ranges: ClassVar[Mapping[str, tuple[int, int]]] = {}
     """Least and greatest value of whole numbers, by name; those of base classes count too."""
 
     def __post_init__(self) -> None:
-        tables = [vars(kind).get("ranges", {}) for kind in type(self).__mro__]
+        tables = [vars(kind).get("_ranges", {}) for kind in type(self).__mro__]
         for name, (least, most) in dict(ChainMap(*tables)).items():
             shown = "2^63 - 1" if (least, most) == SEEDS else most
             require(least <= getattr(self, name) <= most, name, getattr(self, name), f"from {least} to {shown}")
@@ -149,7 +149,7 @@ class TrainingOptions(TaskOptions):
     blur_weight: float = 0.4
     sparsity: float = 0.7
     proximal_weight: float = 0.1
-    ranges: ClassVar = {"batch_size": (1, 65_536), "local_epochs": (1, 1_000), "local_steps": (0, 100_000)}
+    _ranges: ClassVar = {"batch_size": (1, 65_536), "local_epochs": (1, 1_000), "local_steps": (0, 100_000)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,7 +36,7 @@ class SyntheticOptions(TaskOptions):
     """
 
     dim: int = 1_000
-    ranges: ClassVar = {"dim": (1, 1 << 28)}
+    _ranges: ClassVar = {"dim": (1, 1 << 28)}
 
 
 class Synthetic(ModelTask):

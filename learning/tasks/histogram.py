@@ -44,7 +44,7 @@ class HistogramOptions(OneColumnOptions):
     column: str = LABEL
     bins: int = 10
     reduce: str = SPREAD
-    ranges: ClassVar = {"bins": (1, 65_536)}
+    _ranges: ClassVar = {"bins": (1, 65_536)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

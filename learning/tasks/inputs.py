@@ -31,7 +31,7 @@ class ImageOptions(TrainingOptions):
     classes: int = CLASSES
     side: int = IMAGE_SIDE
     channels: int = 1
-    ranges: ClassVar = {"classes": (2, 100_000), "side": (1, 512), "channels": (1, 16)}
+    _ranges: ClassVar = {"classes": (2, 100_000), "side": (1, 512), "channels": (1, 16)}
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class ImageOrRowOptions(ImageOptions):
     """
 
     features: int = 0
-    ranges: ClassVar = {"features": (0, MOST_FEATURES)}
+    _ranges: ClassVar = {"features": (0, MOST_FEATURES)}
     of_images: ClassVar[tuple[str, ...]] = ("side", "channels")
     """Options that count for images alone."""
 
@@ -84,7 +84,7 @@ class WordOptions(TrainingOptions):
     length: int = 20
     embedding: int = 96
     initial_seed: int = 0
-    ranges: ClassVar = {"length": (1, 10_000), "initial_seed": SEEDS}
+    _ranges: ClassVar = {"length": (1, 10_000), "initial_seed": SEEDS}
 
     @property
     def words(self) -> int:

@@ -25,7 +25,7 @@ class LstmOptions(WordOptions):
     batch_size: int = 16
     local_epochs: int = 1
     hidden: int = 670
-    ranges: ClassVar = {"vocabulary": (1, 1_000_000), "embedding": (1, 65_536), "hidden": (1, 65_536)}
+    _ranges: ClassVar = {"vocabulary": (1, 1_000_000), "embedding": (1, 65_536), "hidden": (1, 65_536)}
 
 
 class Lstm(TorchTask):

@@ -30,7 +30,7 @@ class MlpOptions(ImageOrRowOptions):
     client_rate: float = 0.05
     hidden: int = 126
     initial_seed: int = 0
-    ranges: ClassVar = {"hidden": (1, 4_096), "initial_seed": SEEDS}
+    _ranges: ClassVar = {"hidden": (1, 4_096), "initial_seed": SEEDS}
 
 
 class Perceptron(NumpyTask):

@@ -59,7 +59,7 @@ class QuantileOptions(OneColumnOptions):
 
     quantiles: str = "0.5"
     bins: int = 256
-    ranges: ClassVar = {"bins": (2, 4096)}
+    _ranges: ClassVar = {"bins": (2, 4096)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

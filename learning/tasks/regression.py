@@ -34,7 +34,7 @@ class RegressionOptions(TrainingOptions):
     high: float = 1.0
     hidden: int = 0
     initial_seed: int = 0
-    ranges: ClassVar = {"features": (1, MOST_FEATURES), "hidden": (0, 4_096), "initial_seed": SEEDS}
+    _ranges: ClassVar = {"features": (1, MOST_FEATURES), "hidden": (0, 4_096), "initial_seed": SEEDS}
 
     def __post_init__(self) -> None:
         super().__post_init__()

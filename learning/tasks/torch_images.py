@@ -23,7 +23,7 @@ class TorchImageOptions(ImageOptions):
     """Options of images, and the seed of the initial weights."""
 
     initial_seed: int = 0
-    ranges: ClassVar = {"initial_seed": SEEDS}
+    _ranges: ClassVar = {"initial_seed": SEEDS}
     least_side: ClassVar[int] = 1
 
     def __post_init__(self) -> None:

@@ -72,7 +72,7 @@ class VoteOptions(TaskOptions):
     server_rate: float = 0.0
     server_batch_size: int = 0
     classifier: TaskOptions = _UNREAD
-    ranges: ClassVar = {"queries": (1, 10_000), "server_epochs": (1, 1_000), "server_batch_size": (0, 65_536)}
+    _ranges: ClassVar = {"queries": (1, 10_000), "server_epochs": (1, 1_000), "server_batch_size": (0, 65_536)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -295,9 +295,7 @@ def test_options_of_both_are_written_and_read_again() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("histogram", {}, "a task that trains a classifier; task 'histogram' doesn't"),
-        ("synthetic", {}, "a task that trains a classifier; task 'synthetic' doesn't"),
-        ("votes", {}, "a task that trains a classifier; task 'votes' doesn't"),
+        *((name, {}, f"trains a classifier; task '{name}' doesn't") for name in ("histogram", "synthetic", "votes")),
         ("nothing", {}, "option 'of': task 'nothing' is unknown"),
         ("softmax-regression", {"quaries": 3}, "unknown option 'quaries'.*; of votes: confidence, of, pool, queries"),
         ("softmax-regression", {"queries": 0}, "from 1 to 10000"),
