@@ -343,7 +343,8 @@ class VoteLearner(Learner):
         self._task, self._options = task, task.options
         order = PublicRandom(b"ae-dpfl", b"queries").permutation(len(data))
         size = math.floor(self._options.pool * len(data))
-        self._queries = _as_float(data.features[order[:size]])
+        asked = data.features[order[:size]]
+        self._queries = asked.astype(np.float32) / np.float32(255 if asked.dtype == np.uint8 else 1)  # pixels in 0..1
         self._judges = data.take(np.sort(order[size:]))
         self._labels = np.zeros(0, dtype=np.int64)
         self._winning_share = 0.0  # mean over the queries of the round learnt last, of the winning class
@@ -422,10 +423,3 @@ class VoteLearner(Learner):
         if share.shape != (1,) or not 0 <= share[0] <= 1:
             raise ValueError("the checkpoint holds a winning share that isn't one number from 0 to 1")
         self._model, self._labels, self._winning_share = dict(parameters), labels.astype(np.int64), float(share[0])
-
-
-def _as_float(examples: NDArray[Any]) -> NDArray[np.float32]:
-    """Pixels as they are sent: bytes become shares of 255."""
-    if examples.dtype == np.uint8:
-        return examples.astype(np.float32) / np.float32(255)
-    return examples.astype(np.float32)
