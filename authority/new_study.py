@@ -251,7 +251,7 @@ def _check_own_files(new: NewStudy) -> None:
 
     Raises DatasetError, TaskMistake: it can't, or they aren't as many as the participants.
     """
-    from learning.own_folder import load_own
+    from learning.own_data import load_own
 
     study, folder = new.study, new.making.data
     if folder is not None:
@@ -289,7 +289,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     from authority.folder import AuthorityKeys, make_coordinator_files
     from client.host_file import host_toml
     from learning.options import OPTION_HELP
-    from learning.own_folder import own_files
+    from learning.own_data import own_files
     from secagg.roster import RosterEntry
     from wire.authority_statements import InvalidCard
     from wire.certificates import SERVER_DAYS, host_uri, new_key, private_pem

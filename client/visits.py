@@ -37,8 +37,7 @@ from client.study_terms import StudyAcceptance, StudyTerms
 from client.training import Contribution, LocalTraining
 from learning.datasets import Dataset
 from learning.options import OptionError
-from learning.tasks.external import External, Vector
-from learning.tasks.synthetic import SyntheticOptions
+from learning.tasks.external import External, SyntheticOptions, Vector
 from runtime.durable import replace_durably
 from runtime.failure import InputFailure
 from secagg.client_phases import AdvertiseKeys

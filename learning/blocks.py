@@ -6,9 +6,11 @@ file of any size.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,6 +34,18 @@ def library(name: str, extra: str, what: str) -> Any:
         raise DatasetError(
             f"{what} needs {package}, which isn't installed: pip install '.[{extra}]' in the checkout"
         ) from None
+
+
+def file_version(file: Path) -> tuple[int, int, int]:
+    """Inode, size and time: what is read of a file is kept while they stay."""
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def file_sha256(file: Path) -> str:
+    """In hex. Raises OSError: it can't be read."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -74,8 +88,10 @@ class Blocks:
         """The identity. Raises DatasetError: a file can't be read."""
         return self.identity if isinstance(self.identity, str) else self.identity()
 
+    def has(self, part: Part) -> bool:
+        return part in self.parts
+
     def count(self, part: Part) -> int:
-        """Examples of a part."""
         return sum(block.count for block in self.parts[part]())
 
     def users(self, part: Part) -> NDArray[np.int64] | None:

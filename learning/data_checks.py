@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 SHAPES: Final = frozenset({"features", "side", "channels", "classes", "length", "vocabulary"})
 """Options that say what examples look like."""
 LAID_OUT: Final = SHAPES - {"classes", "vocabulary"}
-_OWN_FILE: Final = (
-    "name the data that your class is for: --dataset own where each participant brings its own file, or one of "
-    "`sordino data list`; or fit the class, perhaps with --task-option"
-)
 
 
 def shape_options(task: str, examples: Dataset) -> dict[str, int]:
@@ -155,29 +151,29 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
 
 
 def _cannot_use(name: str, options: Mapping[str, Any], examples: Dataset, of: str, why: str, *, joins: bool) -> Failure:
-    from learning.own_data import columns_told
-
     message = f"the task {name} can't use the examples of {of}: {why}"
     if examples.columns or not examples.labelled:
-        message += f". {columns_told(examples)}"
-    if joins:
-        return InputFailure(
-            message, "bring a file with the columns that the study's owner has agreed on, or ask the owner"
-        )
+        message += f". {examples.described()}"
     fitting = fitting_options(name, options, examples)
     trained = trained_task(name, options)
-    if not fitting and examples.features.dtype.kind == "i" and trained in TASKS:
+    if joins:
+        instead = "bring a file with the columns that the study's owner has agreed on, or ask the owner"
+    elif fitting:
+        if "classes" in options_known(trained) and "classes" not in options:
+            fitting.append("--task-option classes=N for labels from 0 to N - 1")
+        instead = f"{', '.join(fitting)}; or another --task"
+    elif trained not in TASKS:
+        instead = (
+            "name the data that your class is for: --dataset own where each participant brings its own file, or one of "
+            "`sordino data list`; or fit the class, perhaps with --task-option"
+        )
+    elif examples.features.dtype.kind != "i":
+        instead = "name another --task, or fit it with --task-option"
+    elif examples.labels.ndim == 2:
         instead = "--task lstm learns sequences of words"
-        if examples.labels.ndim != 2:
-            instead = (
-                "no task that ships learns from numbers that stand for categories; --task histogram counts "
-                "classes, and docs/your_own_model.md says how to make your own task"
-            )
-        return InputFailure(message, instead)
-    if not fitting and trained not in TASKS:
-        return InputFailure(message, _OWN_FILE)
-    if not fitting:
-        return InputFailure(message, "name another --task, or fit it with --task-option")
-    if "classes" in options_known(trained) and "classes" not in options:
-        fitting.append("--task-option classes=N for labels from 0 to N - 1")
-    return InputFailure(message, f"{', '.join(fitting)}; or another --task")
+    else:
+        instead = (
+            "no task that ships learns from numbers that stand for categories; --task histogram counts "
+            "classes, and docs/your_own_model.md says how to make your own task"
+        )
+    return InputFailure(message, instead)

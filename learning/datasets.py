@@ -13,6 +13,7 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,10 +21,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from learning.blocks import Blocks, DatasetError, Part
+from learning.blocks import Block, Blocks, DatasetError, Part
 from learning.data_names import BROUGHT, BUILT_IN, check_dataset_name, format_and_path
 from learning.prepared_data import PreparedSet, open_prepared
 
+LABEL: Final = "label"
+"""Name of the column of labels in files."""
 NO_LABEL: Final = int(np.iinfo(np.int64).min)
 """Stands for a label that is missing, where statistics take gaps."""
 
@@ -46,7 +49,7 @@ class Unread:
     rows: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity: arrays have no single truth value
 class Dataset:
     """Examples with their labels.
 
@@ -89,6 +92,15 @@ class Dataset:
         rows = _checked_indices(indices, len(self))
         return Dataset(self.features[rows], self.labels[rows], self.columns, self.labelled, self.unread)
 
+    def described(self) -> str:
+        """What columns there are, in one sentence: ``Its columns are 0 age, 1 weight; and label``."""
+        if not self.columns:
+            shape = self.features.shape[1:]
+            each = "one number" if not shape else f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
+            return f"Its examples have {each} each, and {'labels' if self.labelled else 'no labels'}"
+        shown = ", ".join(f"{number} {name}" for number, name in enumerate(self.columns))
+        return f"Its columns are {shown}; and {LABEL if self.labelled else f'none is called {LABEL}'}"
+
     def form(self) -> Dataset:
         """One example of zeros, shaped, typed and named as these: what they look like."""
         return Dataset(
@@ -105,10 +117,7 @@ def dataset_identity(name: str) -> str:
     For published files it is the SHA-256 of their content, read once in a process. Raises DatasetError: as
     ``load_dataset``.
     """
-    held = _held(name)
-    if held is None:
-        return name
-    return held.sha256 if isinstance(held, PreparedSet) else held.known_by()
+    return _held(name).known_by()
 
 
 def load_dataset(name: str) -> tuple[Dataset, Dataset]:
@@ -121,41 +130,30 @@ def load_dataset(name: str) -> tuple[Dataset, Dataset]:
 
 def has_part(name: str, part: Part) -> bool:
     """Whether the set has such a part; all have ``train``."""
-    held = _held(name)
-    if held is None:
-        return True
-    return held.has(part) if isinstance(held, PreparedSet) else part in held.parts
+    return _held(name).has(part)
 
 
 def load_part(name: str, part: Part) -> Dataset:
     """Return one part, and read no more than that: the coordinator needs only ``test``."""
     held = _held(name)
-    if held is not None:
-        if not has_part(name, part):
-            raise DatasetError(f"the data set {name} has no part {part!r}: name a file of test examples in [data] test")
-        return Dataset(*held.rows(part, None))
-    members = _read_subset(f"{part}_images", f"{part}_labels")
-    return Dataset(members[f"{part}_images"], members[f"{part}_labels"].astype(np.int64))
+    if not held.has(part):
+        raise DatasetError(f"the data set {name} has no part {part!r}: name a file of test examples in [data] test")
+    return Dataset(*held.rows(part, None))
 
 
 def count_examples(name: str) -> int:
     """Training examples."""
-    held = _held(name)
-    return 6_000 if held is None else held.count("train")
+    return _held(name).count("train")
 
 
 def load_labels(name: str, part: Part = "train") -> NDArray[np.int64]:
     """Return the labels alone, int64 (n,) or (n, L)."""
-    held = _held(name)
-    if held is not None:
-        return held.labels(part)
-    return _read_subset(f"{part}_labels")[f"{part}_labels"].astype(np.int64)
+    return _held(name).labels(part)
 
 
 def load_users(name: str) -> NDArray[np.int32] | NDArray[np.int64] | None:
     """Return (n,) the user of each training example, as numbers from 0; None in a set without users."""
-    held = _held(name)
-    return None if held is None else held.users("train")
+    return _held(name).users("train")
 
 
 def load_partition(name: str, indices: ArrayLike) -> Dataset:
@@ -165,19 +163,17 @@ def load_partition(name: str, indices: ArrayLike) -> Dataset:
     Raises DatasetError: as ``load_dataset``; also indices outside the training set.
     """
     held = _held(name)
-    if held is not None:
-        return Dataset(*held.rows("train", _checked_indices(indices, held.count("train"))))
-    return load_part(name, "train").take(indices)
+    return Dataset(*held.rows("train", _checked_indices(indices, held.count("train"))))
 
 
-def _held(name: str) -> PreparedSet | Blocks | None:
-    """The set under a name; None for the one that is built in. Raises DatasetError: it doesn't exist."""
+def _held(name: str) -> PreparedSet | Blocks:
+    """The set under a name. Raises DatasetError: it doesn't exist."""
     try:
         check_dataset_name(name)
     except ValueError as error:
         raise DatasetError(f"data set {name!r} {error}") from None
     if name in BUILT_IN:
-        return None
+        return Blocks({"train": lambda: _shipped("train", 6_000), "test": lambda: _shipped("test", 2_000)}, name)
     if name in BROUGHT:
         raise DatasetError(f"with the data set {name!r} each participant has its own data: there is no set to load")
     found = format_and_path(name)
@@ -186,6 +182,11 @@ def _held(name: str) -> PreparedSet | Blocks | None:
     from learning.published import open_published
 
     return open_published(*found)
+
+
+def _shipped(part: Part, count: int) -> Iterator[Block]:
+    """A part of the subset of Fashion-MNIST."""
+    yield Block(count, lambda: _read_subset(f"{part}_images"), lambda: _read_subset(f"{part}_labels").astype(np.int64))
 
 
 def _checked_indices(indices: ArrayLike, count: int) -> NDArray[np.int64]:
@@ -199,8 +200,8 @@ def _checked_indices(indices: ArrayLike, count: int) -> NDArray[np.int64]:
     return rows.astype(np.int64)
 
 
-def _read_subset(*members: str) -> dict[str, NDArray[np.uint8]]:
-    """Read members of the shipped file after checking the whole file against the pinned digest."""
+def _read_subset(member: str) -> NDArray[np.uint8]:
+    """Read a member of the shipped file after checking the whole file against the pinned digest."""
     try:
         content = SUBSET_FILE.read_bytes()
     except OSError as error:
@@ -210,7 +211,8 @@ def _read_subset(*members: str) -> dict[str, NDArray[np.uint8]]:
         raise DatasetError(f"data set file {SUBSET_FILE} is damaged (wrong SHA-256); reinstall sordino")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return {member: archive[member] for member in members}
+            found: NDArray[np.uint8] = archive[member]
+            return found
     except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         # Only a wrong pin can lead here: the bytes are those this release was made with.
         raise DatasetError(f"data set file {SUBSET_FILE} is not the expected archive") from error

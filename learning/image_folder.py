@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError, library
-from learning.datasets import Dataset, Unread
-from learning.table_files import LABEL, Missing, dataset_of, named_in_errors, number
+from learning.datasets import LABEL, Dataset, Unread
+from learning.table_files import Missing, dataset_of, named_in_errors, number
 
 LABELS_FILE: Final = "labels.csv"
 _SUFFIXES: Final = (".png", ".jpg", ".jpeg")
@@ -45,19 +45,17 @@ def read_images(
     Raises learning.blocks.DatasetError: no images, several sizes, or subfolders that name no class.
     """
     with named_in_errors(folder):
-        return images(
-            folder, Missing.LEFT_OUT, classes=classes, side=side, channels=channels, numeric_labels=numeric_labels
-        )
+        return images(folder, Missing.LEFT_OUT, classes, side, channels, numeric_labels=numeric_labels)
 
 
 def images(
     folder: Path,
     missing: Missing,
-    *,
     classes: Sequence[str] = (),
     side: int = 0,
     channels: int = 0,
-    numeric_labels: bool = False,
+    *,
+    numeric_labels: bool,
 ) -> Dataset:
     """As `read_images`, with missing values as ``missing`` says, and errors that don't name the folder."""
     files, texts = _listed(folder) if (folder / LABELS_FILE).is_file() else _in_subfolders(folder, classes)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.parameters import Parameters, flatten, shapes_of, views
+from learning.parameters import Floats, Parameters, flatten, shapes_of, views
 from learning.server_optimizers import ServerOptimizer
 from mechanisms.model_step import ModelStep
 
@@ -33,7 +33,7 @@ class Learner(Protocol):
     def broadcast(self) -> Parameters:
         """What the next round begins from, shaped as the task's ``initial_parameters``."""
 
-    def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
+    def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
         """Take in a round. Raises ValueError, and changes nothing, for a mean that doesn't fit or isn't finite.
 
         Args:
@@ -63,7 +63,7 @@ class Learner(Protocol):
     def state(self) -> tuple[Parameters, State]:
         """For a checkpoint: the model or statistic, and all other state that the next round depends on."""
 
-    def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
         """Take over what ``state`` returned. Raises ValueError: it is another task's."""
 
 
@@ -83,7 +83,7 @@ class ModelLearner(Learner):
         """The model, to be read: a large one isn't copied."""
         return views(self._vector, self._shapes)
 
-    def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
+    def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
         moved = self._optimizer.apply(self._vector, mean)
         self._step = ModelStep.between(self._vector, moved)
         self._vector = moved if self._step is None else self._step.applied(self._vector)
@@ -98,7 +98,7 @@ class ModelLearner(Learner):
     def state(self) -> tuple[Parameters, State]:
         return self.broadcast(), self._optimizer.state()
 
-    def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
         if shapes_of(parameters) != self._shapes:
             raise ValueError("the checkpoint holds another model")
         self._vector, self._step = flatten(parameters), None

@@ -6,7 +6,6 @@ A task's module is imported only when that task is asked for, so a process with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 
 from learning.options import OptionError, TaskOptions
@@ -35,7 +34,7 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     except ValueError as error:
         raise OptionError(f"task {name!r} {error}") from None
     kind = task_class(name)
-    with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
+    with mistakes_told(name, kind):
         return kind(kind.Options.from_mapping(options or {}))
 
 
@@ -45,7 +44,7 @@ def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
     Raises OptionError, TaskUnavailable: as `make_task`.
     """
     kind = task_class(name)
-    with mistakes_told(name, kind) if name not in BUILT_IN else nullcontext():
+    with mistakes_told(name, kind):
         return kind.Options.from_mapping(options)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from runtime.failure import InputFailure
 from runtime.text import did_you_mean
@@ -19,6 +20,8 @@ class OptionError(InputFailure, ValueError):
 
 
 _LONGEST_SHOWN: Final = 200
+SEEDS: Final = (0, 2**63 - 1)
+"""Of initial weights: public, part of the study's configuration."""
 
 
 def shown_value(value: object) -> str:
@@ -55,6 +58,15 @@ def in_kind_of(default: object, option: str, value: object) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     """Options of any task: a subclass adds fields with defaults, and checks them when it is made."""
+
+    _ranges: ClassVar[Mapping[str, tuple[int, int]]] = {}
+    """Least and greatest value of whole numbers, by name; those of base classes count too."""
+
+    def __post_init__(self) -> None:
+        tables = [vars(kind).get("_ranges", {}) for kind in type(self).__mro__]
+        for name, (least, most) in dict(ChainMap(*tables)).items():
+            shown = "2^63 - 1" if (least, most) == SEEDS else most
+            require(least <= getattr(self, name) <= most, name, getattr(self, name), f"from {least} to {shown}")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
@@ -137,14 +149,13 @@ class TrainingOptions(TaskOptions):
     blur_weight: float = 0.4
     sparsity: float = 0.7
     proximal_weight: float = 0.1
+    _ranges: ClassVar = {"batch_size": (1, 65_536), "local_epochs": (1, 1_000), "local_steps": (0, 100_000)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rate = self.client_rate
         require(self.method in METHODS, "method", self.method, f"one of {', '.join(METHODS)}")
         require(math.isfinite(rate) and rate > 0, "client_rate", rate, "a finite number above 0")
-        require(1 <= self.batch_size <= 65_536, "batch_size", self.batch_size, "from 1 to 65536")
-        require(1 <= self.local_epochs <= 1_000, "local_epochs", self.local_epochs, "from 1 to 1000")
-        require(0 <= self.local_steps <= 100_000, "local_steps", self.local_steps, "from 0 to 100000")
         require(0 <= self.sparsity < 1, "sparsity", self.sparsity, "at least 0 and below 1")
         weight = self.proximal_weight
         require(math.isfinite(weight) and weight >= 0, "proximal_weight", weight, "a finite number of at least 0")

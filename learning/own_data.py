@@ -23,18 +23,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from learning.blocks import DatasetError
-from learning.data_names import BROUGHT
+from learning.blocks import DatasetError, file_version
+from learning.data_checks import fitting_options
+from learning.data_names import BROUGHT, OWN
 from learning.datasets import NO_LABEL, Dataset, Unread, has_part, load_part
 from learning.image_folder import images
 from learning.own_task import own_reader
-from learning.table_files import LABEL, SUFFIXES, Missing, named_in_errors, of_arrays, table
+from learning.table_files import SUFFIXES, Missing, named_in_errors, of_arrays, table
 from learning.task_names import REGRESSION, STATISTICS
 from runtime.text import counted
 
@@ -121,7 +124,7 @@ def check_form(task: Task, data: Dataset, path: Path) -> None:
         check(data.form())
     except ValueError as error:
         raise DatasetError(
-            f"data file {_located(path)} doesn't fit the study's task {task.name}: {error}. {columns_told(data)}"
+            f"data file {_located(path)} doesn't fit the study's task {task.name}: {error}. {data.described()}"
         ) from None
 
 
@@ -174,16 +177,6 @@ def says_nothing(data: Dataset) -> bool:
     return not len(data) or (data.features.dtype.kind == "f" and bool(np.isnan(data.features).all()))
 
 
-def columns_told(data: Dataset) -> str:
-    """What columns there are, in one sentence: ``Its columns are 0 age, 1 weight; and label``."""
-    if not data.columns:
-        shape = data.features.shape[1:]
-        each = "one number" if not shape else f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
-        return f"Its examples have {each} each, and {'labels' if data.labelled else 'no labels'}"
-    shown = ", ".join(f"{number} {name}" for number, name in enumerate(data.columns))
-    return f"Its columns are {shown}; and {LABEL if data.labelled else f'none is called {LABEL}'}"
-
-
 def content_sha256(data: Dataset) -> str:
     """Digest of the examples in their order: the same for the same numbers in every kind of file, as float64, which
     holds each feature and each label of a usual size exactly.
@@ -223,3 +216,84 @@ def load_test(dataset: str, file: str, task: str) -> Dataset:
     if dataset in BROUGHT or not has_part(dataset, "test"):
         return empty()
     return load_part(dataset, "test")
+
+
+# ---------------------------------------------------------------- of all participants, in one folder
+
+
+def own_files(folder: Path, task: str) -> list[Path]:
+    """Return the participants' files in a folder, by name; where it holds none, its subfolders.
+
+    ``task``: name of the task that is trained; its own ``read`` takes files of any kind.
+
+    Raises DatasetError: the folder is missing or holds neither; TaskUnavailable, TaskMistake: as `own_reader`.
+    """
+    any_kind = own_reader(task) is not None
+    try:
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        files = [one for one in inside if one.is_file() and (any_kind or one.suffix.lower() in SUFFIXES)]
+        found = files or [one for one in inside if one.is_dir()]
+    except OSError as error:
+        raise DatasetError(f"the folder {folder} can't be read: {error.strerror or error}") from None
+    if not found:
+        kinds = "file" if any_kind else ", ".join(SUFFIXES)
+        raise DatasetError(f"the folder {folder} holds no {kinds} and no subfolder: put one of each participant there")
+    return found
+
+
+def load_own(folder: str, participants: int, task: Task, name: str, test: str) -> tuple[tuple[Dataset, ...], Dataset]:
+    """Read all files, as a participant's process does at its start; kept for the next simulation.
+
+    Args:
+        participants: as many as files.
+        task: must fit the examples.
+        name: of the task that is trained.
+        test: the coordinator's own file; empty for none.
+
+    Returns the participants' data, in the order of the files' names, and the coordinator's.
+
+    Raises DatasetError: a file can't be used, or a model finds no row in it; two files hold the same; or their number
+    isn't that of the participants.
+    """
+    files = own_files(Path(folder), name)
+    if len(files) != participants:
+        raise DatasetError(
+            f"the folder {folder} holds {len(files)} files for {participants} participants: one file, one participant"
+        )
+    found = _read_all(tuple((path, *_version(path)) for path in files), name)
+    for path, one in zip(files, found, strict=True):
+        try:
+            check_form(task, one, path)
+        except DatasetError as error:
+            raise DatasetError(f"{error}{_fits(name, task, one, found)}") from None
+        if not len(one) and name not in STATISTICS:
+            raise DatasetError(f"data file {path} holds no row that can be used: a participant would send zeros for it")
+    return found, load_test(OWN, test, name)
+
+
+def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> str:
+    """Return the options with which a built-in task accepts such examples; empty if none help."""
+    fitting = fitting_options(name, task.options.to_mapping(), one)
+    labels = max((int(data.labels.max()) for data in everybody if data.labels.size), default=-1) + 1
+    if fitting and labels != getattr(task.options, "classes", labels):
+        fitting.append(f"--task-option classes={labels}")
+    return f". Use {' '.join(fitting)}." if fitting else ""
+
+
+def _version(path: Path) -> tuple[Any, ...]:
+    """What changes when a file, or one in a folder, does."""
+    return tuple(file_version(one) for one in (path, *sorted(path.rglob("*"))))
+
+
+@lru_cache(maxsize=2)
+def _read_all(files: tuple[tuple[Any, ...], ...], task: str) -> tuple[Dataset, ...]:
+    held: list[Dataset] = []
+    known: dict[str, Path] = {}
+    for path, *_ in files:
+        one = read_held(path, task)
+        name = content_sha256(one)
+        if not says_nothing(one) and name in known:
+            raise DatasetError(f"data file {path} holds what {known[name].name} holds: give each its own file")
+        known[name] = path
+        held.append(one)
+    return tuple(held)

@@ -33,9 +33,7 @@ from runtime.failure import InputFailure
 _GUARDED: Final = ("__init__", "initial_parameters", "local_update", "local_updates", "learner", "evaluate", "predict")
 _JUDGING: Final = ("local_update", "local_updates", "evaluate", "predict")
 _NEEDED: Final = ("initial_parameters", "local_update", "learner")
-_PLACE: Final = (
-    "_sordino_place"  # of an error; not a note, since the author of the class may add notes, with data in them
-)
+_PLACE: Final = "_sordino_place"  # of an error; not a note, since the class's author may add notes with data in them
 _RULES: Final = "docs/your_own_model.md has the rules"
 _ROOMS: Final = Path(__file__).resolve().parent.parent
 _OURS: Final = tuple(str(_ROOMS / room) + "/" for room in ("learning", "mechanisms", "server", "client", "sordino"))
@@ -119,35 +117,34 @@ def own_reader(name: str) -> Callable[[Path], Examples] | None:
 
     def reader(path: Path) -> Examples:
         with mistakes_told(name, kind, of_file=path):
-            return _examples_made(read(path))
+            made = read(path)
+            if isinstance(made, Dataset):
+                return made
+            found = type(made).__name__
+            if isinstance(made, tuple):
+                if len(made) == 2 and all(isinstance(one, np.ndarray) for one in made):
+                    return made
+                found = f"({', '.join(type(one).__name__ for one in made)})"
+            expected = "a sordino.Dataset, or features and labels as two arrays of numpy"
+            raise RuleBroken(f"read returns {found}; it must return {expected}", "read")
 
     return reader
-
-
-def _examples_made(result: object) -> Examples:
-    """Return ``result``. Raises RuleBroken: it is neither a `Dataset` nor two arrays."""
-    pair = isinstance(result, tuple) and len(result) == 2 and all(isinstance(one, np.ndarray) for one in result)
-    if isinstance(result, Dataset) or pair:
-        return cast("Examples", result)
-    found = type(result).__name__
-    if isinstance(result, tuple):
-        found = f"({', '.join(type(one).__name__ for one in result)})"
-    raise RuleBroken(
-        f"read returns {found}; it must return a sordino.Dataset, or features and labels as two arrays of numpy", "read"
-    )
 
 
 @contextmanager
 def mistakes_told(
     name: str, kind: type | TaskClass, *, judges_examples: bool = False, of_file: Path | None = None
 ) -> Iterator[None]:
-    """Report an error in a user's own class as a `TaskMistake`.
+    """Report an error in a user's own class as a `TaskMistake`; those of a task that ships stay as they are.
 
     Args:
         judges_examples: a ValueError then says that examples don't fit, and stays one, with its origin as its
             `place_of`.
         of_file: being read. The error's text may contain data then, and is left out.
     """
+    if name in BUILT_IN:
+        yield
+        return
     try:
         yield
     except (OptionError, TaskUnavailable, MemoryError):
@@ -162,14 +159,14 @@ def mistakes_told(
             raise
         if of_file is not None and isinstance(error, DatasetError):  # of `sordino.read_table`, without data
             raise
-        method = getattr(kind, error.method, None) if isinstance(error, RuleBroken) and error.method else None
-        place = place or _beginning(kind if method is None else method)
-        change = "; correct it there" + (", or take other data if these don't fit" if judges_examples else "")
-        if isinstance(error, RuleBroken):  # which says it already
-            change = ""
-        said = _said(error)
-        if of_file is not None and not isinstance(error, RuleBroken | ImportError):
+        said, change = _said(error), "; correct it there"
+        if judges_examples:
+            change += ", or take other data if these don't fit"
+        if isinstance(error, RuleBroken):  # which says what to change
+            place, change = place or _beginning(getattr(kind, error.method or "", kind)), ""
+        elif of_file is not None and not isinstance(error, ImportError):
             said = f"{type(error).__name__} at data file {of_file}"
+        place = place or _beginning(kind)
         mistake = TaskMistake(f"{_failing(name, kind)}: {place}: {said}{change}")
         mistake.place = place
         raise mistake from error
@@ -284,10 +281,7 @@ def _wrong_options(options: type[TaskOptions]) -> list[str]:
 @lru_cache(maxsize=64)
 def _told_with_its_line(name: str, kind: type) -> type:
     """A subclass whose methods raise TaskMistake for every error but complaints about examples or options."""
-    checks: Mapping[str, Callable[[object], str | None]] = {
-        "initial_parameters": _wrong_parameters,
-        "evaluate": _wrong_figures,
-    }
+    checks = {"initial_parameters": _wrong_parameters, "evaluate": _wrong_figures}
     methods = {
         method: _guarded(name, kind, method, getattr(kind, method), checks.get(method))
         for method in _GUARDED
@@ -343,18 +337,13 @@ def _said(error: BaseException) -> str:
 
 def _place_in_own(kind: type | TaskClass, error: BaseException) -> str:
     """``FILE, line N, in FUNCTION``: where in the author's code an error arose; empty where none of it ran."""
-    file = _file_of(kind)
-    frames = [frame for one in _causes(error) for frame in traceback.extract_tb(one.__traceback__)]
+    file, seen = _file_of(kind), error
+    frames = [*traceback.extract_tb(seen.__traceback__)]
+    while seen.__cause__ is not None:  # the outermost error first
+        seen = seen.__cause__
+        frames += traceback.extract_tb(seen.__traceback__)
     own = [one for one in frames if one.filename == file or _is_somebodys(one.filename)]
     return f"{own[-1].filename}, line {own[-1].lineno}, in {own[-1].name}" if own else ""
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it came from, the outermost first."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
 
 
 def _is_somebodys(file: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ Parameters: TypeAlias = dict[str, NDArray[np.float32]]
 """Ordered: the order of the names is the order of the flat vector."""
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+Floats: TypeAlias = NDArray[np.floating[Any]]
 
 
 def shapes_of(parameters: Parameters) -> dict[str, tuple[int, ...]]:
@@ -22,7 +23,7 @@ def shapes_of(parameters: Parameters) -> dict[str, tuple[int, ...]]:
 
 def dimension(shapes: Shapes) -> int:
     """Return d, the length of the flat vector."""
-    return sum(math.prod(shape) for shape in shapes.values())
+    return sum(layers_of(shapes))
 
 
 def layers_of(shapes: Shapes) -> list[int]:

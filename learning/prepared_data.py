@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import Blocks, DatasetError, Part
+from learning.blocks import Blocks, DatasetError, Part, file_sha256
 from learning.data_names import BUILT_IN, OWN, PREPARABLE, data_folder
 from runtime.durable import whole_folder
 from runtime.text import did_you_mean
@@ -46,12 +46,13 @@ class PreparedSet:
         """Digest of all arrays: two machines with the same one hold the same examples in the same order."""
         return str(self.manifest["sha256"])
 
+    def known_by(self) -> str:
+        return self.sha256
+
     def has(self, part: Part) -> bool:
-        """Whether there is such a part."""
         return f"{part}_labels" in self.manifest["arrays"]
 
     def count(self, part: Part) -> int:
-        """Examples of a part."""
         return int(self.manifest["arrays"][f"{part}_labels"]["shape"][0])
 
     def labels(self, part: Part) -> NDArray[np.int64]:
@@ -75,7 +76,7 @@ class PreparedSet:
         """
         path, entry = self.folder / f"{member}.npy", self.manifest["arrays"][member]
         try:
-            if _digest(path) != entry["sha256"]:
+            if file_sha256(path) != entry["sha256"]:
                 raise self._damaged(path, "damaged (wrong SHA-256)")
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except OSError as error:
@@ -194,12 +195,11 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
     row = 0
     for block in blocks.parts[part]():
         features, labels = np.asarray(block.features()), np.asarray(block.labels(), dtype=np.int64)
-        if not targets:
-            for member, first in (("features", features), ("labels", labels)):
-                targets[member] = np.lib.format.open_memmap(
-                    work / f"{part}_{member}.npy", mode="w+", dtype=first.dtype, shape=(count, *first.shape[1:])
-                )
         for member, values in (("features", features), ("labels", labels)):
+            if member not in targets:
+                targets[member] = np.lib.format.open_memmap(
+                    work / f"{part}_{member}.npy", mode="w+", dtype=values.dtype, shape=(count, *values.shape[1:])
+                )
             target = targets[member]
             if values.dtype != target.dtype or values.shape != (block.count, *target.shape[1:]):
                 raise ValueError(f"a block of {part} {member} is {values.dtype}{list(values.shape)}")
@@ -217,13 +217,8 @@ def _write_part(work: Path, part: Part, blocks: Blocks) -> tuple[dict[str, Any],
     arrays = {}
     for path in sorted(work.glob(f"{part}_*.npy")):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": _digest(path)}
+        arrays[path.stem] = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": file_sha256(path)}
     return arrays, figures
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of_all(arrays: Mapping[str, str]) -> str:

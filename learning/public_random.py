@@ -54,7 +54,6 @@ class PublicRandom:
         return np.argsort(self.words(n), kind="stable").astype(np.int64)
 
     def shuffled(self, values: ArrayLike) -> NDArray[np.int64]:
-        """The values in a random order."""
         array = np.asarray(values, dtype=np.int64)
         return array[self.permutation(len(array))]
 

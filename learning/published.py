@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import Block, Blocks, DatasetError, Part
+from learning.blocks import Block, Blocks, DatasetError, Part, file_sha256, file_version
 from learning.plain_hdf5 import PlainGroup, damaged, opened
 from learning.vocabulary import WORDS, Vocabulary
 
@@ -126,7 +126,7 @@ def stackoverflow(path: Path) -> Blocks:
         raise DatasetError(f"there is no file {counts}, the words by frequency: put it beside the sentences") from None
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(counts, f"can't be read ({error})") from None
-    read = partial(_user, Vocabulary.of(words))
+    read = partial(_user, Vocabulary(words))
     blocks = _hdf5_set("stackoverflow", train, train.with_name(train.name.replace("_train", "_test")), read)
     parts = dict(blocks.parts)
     if "test" in parts:
@@ -171,17 +171,10 @@ def identity_of(kind: str, files: Sequence[Path]) -> str:
     return f"{kind} {hashlib.sha256(digests.encode()).hexdigest()}"
 
 
-def file_version(file: Path) -> tuple[int, int, int]:
-    """Inode, size and time: what is read of a file is kept while they stay."""
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 @lru_cache(maxsize=64)
 def _sha256(file: Path, *_: int) -> str:
     """Of a file, read once for all participants of a process while inode, size and time stay."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return file_sha256(file)
 
 
 def _cifar_batch(file: Path) -> Block:

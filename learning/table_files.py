@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import DatasetError, library
-from learning.datasets import NO_LABEL, Dataset, Unread
+from learning.datasets import LABEL, NO_LABEL, Dataset, Unread
 
 SUFFIXES: Final = (".csv", ".npz", ".parquet")
-LABEL: Final = "label"
 _OTHER_SEPARATORS: Final = (";", "\t", "|")
 _LARGEST_LABEL: Final = 2**53
 

@@ -21,7 +21,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "histogram": ("learning.tasks.histogram", "Histogram"),
     "quantile": ("learning.tasks.quantile", "Quantile"),
     "votes": ("learning.tasks.votes", "Votes"),
-    "synthetic": ("learning.tasks.synthetic", "Synthetic"),
+    "synthetic": ("learning.tasks.external", "Synthetic"),
     "external": ("learning.tasks.external", "External"),
 }
 """Name to module and class."""

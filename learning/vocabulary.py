@@ -6,8 +6,7 @@ most frequent words, V + 1 any other word, V + 2 the beginning and V + 3 the end
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -19,26 +18,18 @@ SPECIAL: Final = 4
 """Numbers besides those of the words."""
 
 
-@dataclass(frozen=True)
 class Vocabulary:
     """Words by number.
 
     Attributes:
-        numbers: word -> 1..V.
+        numbers: word -> 1..V, in the order of ``words``.
+        marks: V + 1 for a word that isn't among them, V + 2 and V + 3 for the beginning and end of a sentence.
     """
 
-    numbers: Mapping[str, int]
-
-    @classmethod
-    def of(cls, words: Sequence[str]) -> Vocabulary:
-        """Numbered in this order."""
-        return cls({word: number for number, word in enumerate(words, 1)})
-
-    @property
-    def marks(self) -> tuple[int, int, int]:
-        """V + 1 for a word that isn't among them, V + 2 and V + 3 for the beginning and end of a sentence."""
+    def __init__(self, words: Sequence[str]) -> None:
+        self.numbers = {word: number for number, word in enumerate(words, 1)}
         unknown = len(self.numbers) + 1
-        return unknown, unknown + 1, unknown + 2
+        self.marks = unknown, unknown + 1, unknown + 2
 
     def sequences(self, sentences: Sequence[Sequence[str]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """What a model is given and what it should predict: int32 and int64, both (sentences, 20).

@@ -389,9 +389,9 @@ class ServerOptimizerTable(Table):
 
     def make(self) -> ServerOptimizer:
         """The optimizer, at rest."""
-        from learning.server_optimizers import make_server_optimizer
+        from learning.server_optimizers import ServerOptimizer
 
-        return make_server_optimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
+        return ServerOptimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
 
 
 class EngineTable(Table):

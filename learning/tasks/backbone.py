@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from learning.blocks import file_sha256
 from learning.options import OptionError, TrainingOptions, require
 from learning.own_task import TaskUnavailable
 
@@ -48,8 +48,7 @@ class BackboneOptions(TrainingOptions):
         file = Path(self.backbone).absolute()
         stated = f" with the SHA-256 {self.backbone_sha256}" if self.backbone_sha256 else ""
         try:
-            with file.open("rb") as content:
-                found = hashlib.file_digest(content, "sha256").hexdigest()
+            found = file_sha256(file)
         except OSError as error:
             raise TaskUnavailable(
                 f"the frozen backbone {file} can't be read ({error.strerror}): put the study's file{stated} there, or "

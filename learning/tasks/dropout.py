@@ -9,16 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 import torch
 from torch import nn
 
 from learning.public_random import Shuffler
-
-_BY_VALUE: Final = (nn.Dropout,)
-_BY_CHANNEL: Final = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class Dropout(nn.Module):
@@ -64,8 +60,8 @@ class Dropout(nn.Module):
 def replace_dropout(module: nn.Module) -> None:
     """Put `Dropout` in the place of torch's own, at any depth."""
     for name, child in module.named_children():
-        if isinstance(child, _BY_VALUE + _BY_CHANNEL):
-            setattr(module, name, Dropout(child.p, isinstance(child, _BY_CHANNEL)))
+        if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+            setattr(module, name, Dropout(child.p, by_channel=not isinstance(child, nn.Dropout)))
         else:
             replace_dropout(child)
 

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final, Self
@@ -160,9 +161,7 @@ class FlowerApp(ModelTask):
     def contribution_shapes(self) -> Shapes:
         return shapes_of(self._like)
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Let the app train, and return new minus old, float32.
 
         The generators that most apps draw from begin with a seed from ``rng``.

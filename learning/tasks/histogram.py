@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.datasets import Dataset
+from learning.datasets import LABEL, Dataset
 from learning.options import require
 from learning.parameters import Parameters
 from learning.tasks.statistic import (
-    LABEL,
     MODE,
     REDUCTIONS,
     SPREAD,
@@ -27,7 +26,6 @@ from learning.tasks.statistic import (
     shares_of,
 )
 
-_MOST_BINS: Final = 65_536
 _OF_LABELS: Final = (SPREAD, MODE, "first", "last")
 
 
@@ -46,9 +44,9 @@ class HistogramOptions(OneColumnOptions):
     column: str = LABEL
     bins: int = 10
     reduce: str = SPREAD
+    _ranges: ClassVar = {"bins": (1, 65_536)}
 
     def __post_init__(self) -> None:
-        require(1 <= self.bins <= _MOST_BINS, "bins", self.bins, f"from 1 to {_MOST_BINS}")
         super().__post_init__()
         if self.of_labels:
             for name in ("low", "high"):
@@ -66,23 +64,18 @@ class HistogramOptions(OneColumnOptions):
         super()._check_reduction(_OF_LABELS if self.column == LABEL else (SPREAD, *REDUCTIONS))
 
 
-def bin_of(values: NDArray[np.float64], low: float, high: float, bins: int) -> NDArray[np.int64]:
-    """Return the bin of each finite value, 0 to bins - 1; values beyond the bounds fall into the first or last one.
-
-    A bin holds its lower edge, and the last one its upper edge, too.
-    """
-    places = np.floor((np.clip(values, low, high) - low) / (high - low) * bins)
-    return np.clip(places, 0, bins - 1).astype(np.int64)
-
-
 def places_of(data: Dataset, options: OneColumnOptions, bins: int) -> NDArray[np.int64]:
-    """Return the bins of a participant's values between the bounds: of its rows, or of what they reduce to."""
+    """Return the bins of a participant's values between the bounds, of its rows or of what they reduce to, from 0.
+
+    A bin holds its lower edge, and the last one its upper edge, too; values beyond the bounds are in the outer bins.
+    """
     low, high = (float(bound[0]) for bound in options.bounds)
     values = column_values(data, options.columns[0])
     if options.reduce != SPREAD:
         value = reduced(values, options.reduce, low, high)
         values = np.array([] if value is None else [value])
-    return bin_of(values, low, high, bins)
+    places = np.floor((np.clip(values, low, high) - low) / (high - low) * bins)
+    return np.clip(places, 0, bins - 1).astype(np.int64)
 
 
 def edges_of(options: OneColumnOptions, bins: int) -> NDArray[np.float64]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
 
 from learning.datasets import Dataset
-from learning.options import OptionError, TrainingOptions, require
+from learning.options import SEEDS, OptionError, TrainingOptions
 from learning.parameters import Parameters, check_shapes
 from learning.task import ModelTask
 from learning.vocabulary import SPECIAL
 
 IMAGE_SIDE: Final = 28
 CLASSES: Final = 10
-LARGEST_SIDE: Final = 512
-MOST_CLASSES: Final = 100_000
 MOST_FEATURES: Final = 1_000_000
 
 
@@ -34,12 +31,7 @@ class ImageOptions(TrainingOptions):
     classes: int = CLASSES
     side: int = IMAGE_SIDE
     channels: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(2 <= self.classes <= MOST_CLASSES, "classes", self.classes, f"from 2 to {MOST_CLASSES}")
-        require(1 <= self.side <= LARGEST_SIDE, "side", self.side, f"from 1 to {LARGEST_SIDE}")
-        require(1 <= self.channels <= 16, "channels", self.channels, "from 1 to 16")
+    _ranges: ClassVar = {"classes": (2, 100_000), "side": (1, 512), "channels": (1, 16)}
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -58,12 +50,12 @@ class ImageOrRowOptions(ImageOptions):
     """
 
     features: int = 0
+    _ranges: ClassVar = {"features": (0, MOST_FEATURES)}
     of_images: ClassVar[tuple[str, ...]] = ("side", "channels")
     """Options that count for images alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.features <= MOST_FEATURES, "features", self.features, f"from 0 to {MOST_FEATURES}")
         if self.features:
             for name in self.of_images:
                 if not self.is_usual(name):
@@ -83,23 +75,16 @@ class WordOptions(TrainingOptions):
 
     Attributes:
         vocabulary: V, the number of words, from 1. Of characters some 86 make a small model.
-        length: L, words of an example, from 1.
+        length: L, words of an example.
         embedding: numbers for a word, from 1.
-        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
+        initial_seed: chooses the initial weights.
     """
 
     vocabulary: int = 10_000
     length: int = 20
     embedding: int = 96
     initial_seed: int = 0
-    largest: ClassVar[Mapping[str, int]]
-    """Of these and of further options from 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, most in self.largest.items():
-            require(1 <= getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
+    _ranges: ClassVar = {"length": (1, 10_000), "initial_seed": SEEDS}
 
     @property
     def words(self) -> int:
@@ -108,7 +93,6 @@ class WordOptions(TrainingOptions):
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """(L,)."""
         return (self.length,)
 
 

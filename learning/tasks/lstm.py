@@ -19,18 +19,13 @@ from learning.vocabulary import PADDING
 
 @dataclass(frozen=True, kw_only=True)
 class LstmOptions(WordOptions):
-    """Options of the network, besides those of training.
-
-    Attributes:
-        embedding: numbers for a word, before the LSTM and after it.
-        hidden: units of the LSTM.
-    """
+    """Options of the network: the embedding is before the LSTM and after it, ``hidden`` are the LSTM's units."""
 
     client_rate: float = 0.3
     batch_size: int = 16
     local_epochs: int = 1
     hidden: int = 670
-    largest: ClassVar = {"vocabulary": 1_000_000, "length": 10_000, "embedding": 65_536, "hidden": 65_536}
+    _ranges: ClassVar = {"vocabulary": (1, 1_000_000), "embedding": (1, 65_536), "hidden": (1, 65_536)}
 
 
 class Lstm(TorchTask):

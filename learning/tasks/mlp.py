@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.local_training import Arrays
-from learning.options import require
-from learning.parameters import Parameters, Shapes
+from learning.options import SEEDS
+from learning.parameters import Floats, Parameters, Shapes
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import ImageOrRowOptions
-from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
+from learning.tasks.numpy_task import NumpyClassifier, NumpyTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +22,63 @@ class MlpOptions(ImageOrRowOptions):
     """Options of the perceptron, besides those of training and of examples.
 
     Attributes:
-        hidden: units of the hidden layer, 1 to 4,096; for the usual images and classes d = 795 x hidden + 10, so 126
-            units give d = 100,180.
-        initial_seed: public seed of the initial weights, the same in every process.
+        hidden: units of the hidden layer; for the usual images and classes d = 795 x hidden + 10, so 126 units give
+            d = 100,180.
+        initial_seed: of the initial weights.
     """
 
     client_rate: float = 0.05
     hidden: int = 126
     initial_seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(1 <= self.hidden <= 4_096, "hidden", self.hidden, "from 1 to 4096")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
+    _ranges: ClassVar = {"hidden": (1, 4_096), "initial_seed": SEEDS}
 
 
-class Mlp(NumpyClassifier):
+class Perceptron(NumpyTask):
+    """Scores are linear in the inputs, or in the rectified units of one hidden layer, by the shapes of the model."""
+
+    def initial_parameters(self) -> Parameters:
+        """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero, without a hidden layer all zero.
+
+        The same in every process.
+        """
+        parameters = {name: np.zeros(shape, dtype=np.float32) for name, shape in self.contribution_shapes.items()}
+        seed = getattr(self.options, "initial_seed", 0)
+        for place, (name, zeros) in enumerate(parameters.items()):
+            if name in ("hidden_weights", "output_weights"):
+                uniform = PublicRandom(b"mlp", seed, place).uniform(zeros.size)
+                zeros[:] = ((2 * uniform - 1) * math.sqrt(6 / len(zeros))).astype(np.float32).reshape(zeros.shape)
+        return parameters
+
+    def scores(self, model: Arrays, inputs: Floats) -> Floats:
+        return self._outputs(model, inputs)[1]
+
+    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
+        """As `NumpyTask.slopes`, by backpropagation."""
+        hidden, outputs = self._outputs(model, inputs)
+        by_outputs = self.output_slopes(outputs, labels, counted)
+        if "weights" in model:
+            return {"weights": inputs.swapaxes(-1, -2) @ by_outputs, "bias": by_outputs.sum(axis=-2)}
+        back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
+        back *= hidden > 0
+        return {
+            "hidden_weights": inputs.swapaxes(-1, -2) @ back,
+            "hidden_bias": back.sum(axis=-2),
+            "output_weights": hidden.swapaxes(-1, -2) @ by_outputs,
+            "output_bias": by_outputs.sum(axis=-2),
+        }
+
+    @staticmethod
+    def _outputs(model: Arrays, inputs: Floats) -> tuple[Floats, Floats]:
+        """What the hidden units give, (..., n, hidden), without them the inputs; and the outputs, (..., n, outputs)."""
+        if "weights" in model:
+            return inputs, inputs @ model["weights"] + model["bias"][..., None, :]
+        hidden = inputs @ model["hidden_weights"]
+        hidden += model["hidden_bias"][..., None, :]
+        np.maximum(hidden, 0, out=hidden)
+        return hidden, hidden @ model["output_weights"] + model["output_bias"][..., None, :]
+
+
+class Mlp(Perceptron, NumpyClassifier):
     """All pixels or numbers of an example, ``hidden`` rectified units, softmax over the classes."""
 
     Options: Final = MlpOptions
@@ -49,23 +90,9 @@ class Mlp(NumpyClassifier):
         inputs = math.prod(options.example_shape)
         super().__init__(options, options.classes, perceptron_shapes(inputs, options.hidden, options.classes))
 
-    def initial_parameters(self) -> Parameters:
-        """As `perceptron_start`."""
-        return perceptron_start(self.contribution_shapes, self.options.initial_seed)
-
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Images as `pixels`, rows of numbers as they are."""
         return features if self.options.features else pixels(features)
-
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        return perceptron_outputs(model, inputs)[1]
-
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
-        """As `NumpyTask.slopes`, by backpropagation."""
-        hidden, scores = perceptron_outputs(model, inputs)
-        return perceptron_slopes(model, inputs, hidden, cross_entropy_slopes(scores, labels, counted))
 
 
 def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
@@ -77,46 +104,12 @@ def pixels(images: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float3
 
 
 def perceptron_shapes(inputs: int, hidden: int, outputs: int) -> Shapes:
+    """Of the model; ``hidden``: units of the hidden layer, 0: there is none, and outputs are linear in the inputs."""
+    if not hidden:
+        return {"weights": (inputs, outputs), "bias": (outputs,)}
     return {
         "hidden_weights": (inputs, hidden),
         "hidden_bias": (hidden,),
         "output_weights": (hidden, outputs),
         "output_bias": (outputs,),
-    }
-
-
-def perceptron_start(shapes: Shapes, seed: int) -> Parameters:
-    """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero; the same in every process."""
-    parameters: Parameters = {}
-    for place, (name, shape) in enumerate(shapes.items()):
-        if len(shape) == 1:
-            parameters[name] = np.zeros(shape, dtype=np.float32)
-            continue
-        uniform = PublicRandom(b"mlp", seed, place).uniform(math.prod(shape))
-        bound = math.sqrt(6 / shape[0])
-        parameters[name] = ((2 * uniform - 1) * bound).astype(np.float32).reshape(shape)
-    return parameters
-
-
-def perceptron_outputs(
-    parameters: Arrays, inputs: NDArray[np.floating]
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """What the hidden units give, (..., n, hidden), and the outputs, (..., n, outputs)."""
-    hidden = inputs @ parameters["hidden_weights"]
-    hidden += parameters["hidden_bias"][..., None, :]
-    np.maximum(hidden, 0, out=hidden)
-    return hidden, hidden @ parameters["output_weights"] + parameters["output_bias"][..., None, :]
-
-
-def perceptron_slopes(
-    model: Arrays, inputs: NDArray[np.floating], hidden: NDArray[np.floating], by_outputs: NDArray[np.floating]
-) -> Arrays:
-    """Gradient of a loss by backpropagation; ``by_outputs``: its gradient by the outputs, (..., n, outputs)."""
-    back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
-    back *= hidden > 0
-    return {
-        "hidden_weights": inputs.swapaxes(-1, -2) @ back,
-        "hidden_bias": back.sum(axis=-2),
-        "output_weights": hidden.swapaxes(-1, -2) @ by_outputs,
-        "output_bias": by_outputs.sum(axis=-2),
     }

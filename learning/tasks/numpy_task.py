@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.local_training import Arrays, Batch, batches_of_all, blocks, local_change, steps
+from learning.local_training import Arrays, Batch, Gradient, batches_of_all, blocks, local_change, steps
 from learning.options import TrainingOptions
-from learning.parameters import Parameters, Shapes, check_shapes
+from learning.parameters import Floats, Parameters, Shapes, check_shapes
 from learning.public_random import Shuffler
 from learning.tasks.inputs import ImageOptions, TrainedTask, WordOptions
 
@@ -39,13 +39,11 @@ class NumpyTask(TrainedTask):
         """Examples as rows of numbers, float32 (n, f)."""
 
     @abstractmethod
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
+    def scores(self, model: Arrays, inputs: Floats) -> Floats:
         """What the model says of each example, (..., n, classes) before softmax; of a regression (..., n, 1)."""
 
     @abstractmethod
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[Any], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
+    def slopes(self, model: Arrays, inputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Arrays:
         """Gradient of the mean loss over the examples that count (None: all), in fresh arrays.
 
         Args:
@@ -55,19 +53,16 @@ class NumpyTask(TrainedTask):
             counted: bool (..., n).
         """
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def output_slopes(self, outputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Floats:
+        """Gradient of the mean loss, by default cross-entropy, by `scores`; may be written over ``outputs``."""
+        return cross_entropy_slopes(outputs, labels, counted)
+
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
 
         The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged.
         """
         self._check(parameters, data)
-        inputs, labels = self.inputs(data.features), data.labels
-
-        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, int]:
-            return self.slopes(model, inputs[batch.rows], labels[batch.rows], None), len(batch.rows)
-
         with np.errstate(all="ignore"):  # a diverged model is reported where it is encoded
             return local_change(
                 parameters,
@@ -76,7 +71,7 @@ class NumpyTask(TrainedTask):
                 l2_clip,
                 (Batch(rows) for rows in steps(self.options, len(data), rng)),
                 lambda: (Batch(rows) for rows in blocks(self.options, len(data))),
-                gradient,
+                self._gradient(data.features, data.labels),
             )
 
     def local_updates(
@@ -84,10 +79,9 @@ class NumpyTask(TrainedTask):
         parameters: Parameters,
         data: Sequence[Dataset],
         rngs: Sequence[Shuffler],
-        l2_clip: float = math.inf,
+        l2_clip: float = inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """As `learning.task.BatchedTask.local_updates`."""
         updates = np.empty((len(data), self.dim), dtype=np.float32) if out is None else out
         at_once = max(1, _NUMBERS_SIDE_BY_SIDE // self.dim)
         for start in range(0, len(data), at_once):
@@ -105,22 +99,26 @@ class NumpyTask(TrainedTask):
     ) -> None:
         for one in data:
             self._check(parameters, one)
-        inputs = self.inputs(np.concatenate([one.features for one in data]))
         labels = np.concatenate([one.labels for one in data])
-        sizes = [len(one) for one in data]
-        of_steps, of_all = batches_of_all(self.options, sizes, rngs)
-
-        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, NDArray[np.float32]]:
-            counted = batch.counted
-            weight = np.full(len(sizes), batch.rows.shape[1]) if counted is None else counted.sum(axis=1)
-            return self.slopes(model, inputs[batch.rows], labels[batch.rows], counted), weight.astype(np.float32)
-
+        gradient = self._gradient(np.concatenate([one.features for one in data]), labels)
+        of_steps, of_all = batches_of_all(self.options, [len(one) for one in data], rngs)
         with np.errstate(all="ignore"):
             models = {name: np.repeat(array[None], len(data), axis=0) for name, array in parameters.items()}
             change = local_change(parameters, models, self.options, l2_clip, of_steps, of_all, gradient)
         np.concatenate([array.reshape(len(data), -1) for array in change.values()], axis=1, out=updates)
 
-    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.floating]]]:
+    def _gradient(self, features: NDArray[Any], labels: NDArray[Any]) -> Gradient:
+        """Of the loss over batches of these examples, of one participant or of all side by side."""
+        inputs = self.inputs(features)
+
+        def gradient(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, Any]:
+            counted = batch.counted
+            weight = batch.rows.shape[-1] if counted is None else counted.sum(axis=-1).astype(np.float32)
+            return self.slopes(model, inputs[batch.rows], labels[batch.rows], counted), weight
+
+        return gradient
+
+    def _scored(self, parameters: Parameters, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
         """Scores of a block after the other: float copies of a block at a time, not of all."""
         check_shapes(parameters, self.contribution_shapes)
         model = self.for_evaluation(parameters)
@@ -137,7 +135,6 @@ class NumpyClassifier(NumpyTask):
     """A model in numpy that learns classes, by cross-entropy."""
 
     def __init__(self, options: ImageOptions | WordOptions, classes: int, shapes: Shapes) -> None:
-        """``shapes``: of the model, which isn't made for them."""
         super().__init__(options, options.example_shape, shapes)
         self.classes = classes
 
@@ -175,9 +172,7 @@ class NumpyClassifier(NumpyTask):
         return found
 
 
-def cross_entropy_slopes(
-    scores: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None = None
-) -> NDArray[np.floating]:
+def cross_entropy_slopes(scores: Floats, labels: NDArray[np.int64], counted: NDArray[np.bool_] | None = None) -> Floats:
     """Gradient of the mean cross-entropy by the scores: (softmax - one-hot) / n, written over ``scores``.
 
     Args:
@@ -190,8 +185,13 @@ def cross_entropy_slopes(
     scores /= scores.sum(axis=-1, keepdims=True)
     places = labels[..., None]
     np.put_along_axis(scores, places, np.take_along_axis(scores, places, axis=-1) - 1, axis=-1)
+    return averaged(scores, counted)
+
+
+def averaged(slopes: Floats, counted: NDArray[np.bool_] | None) -> Floats:
+    """Slopes of each example, (..., n, outputs), over how many count; 0 for others. Written over ``slopes``."""
     if counted is None:
-        scores /= labels.shape[-1]
+        slopes /= slopes.shape[-2]
     else:
-        scores *= (counted / np.maximum(counted.sum(axis=-1, keepdims=True), 1)).astype(scores.dtype)[..., None]
-    return scores
+        slopes *= (counted / np.maximum(counted.sum(axis=-1, keepdims=True), 1)).astype(slopes.dtype)[..., None]
+    return slopes

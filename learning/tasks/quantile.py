@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,6 @@ from learning.tasks.statistic import (
     why_withheld,
 )
 
-_MOST_BINS: Final = 4096
 _MOST_QUANTILES: Final = 99
 INTERVAL: Final = 1.959964
 """Half width of an interval in standard deviations: 95 % of normal noise lies within."""
@@ -60,10 +59,10 @@ class QuantileOptions(OneColumnOptions):
 
     quantiles: str = "0.5"
     bins: int = 256
+    _ranges: ClassVar = {"bins": (2, 4096)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(2 <= self.bins <= _MOST_BINS, "bins", self.bins, f"from 2 to {_MOST_BINS}")
         _ = self.shares
 
     def _check_reduction(self, known: tuple[str, ...]) -> None:

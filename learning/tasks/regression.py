@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from learning.datasets import Dataset
-from learning.local_training import Arrays
-from learning.options import TrainingOptions, require
-from learning.parameters import Parameters, Shapes
+from learning.options import SEEDS, TrainingOptions, require
+from learning.parameters import Floats, Parameters
 from learning.tasks.inputs import MOST_FEATURES, check_examples
-from learning.tasks.mlp import perceptron_outputs, perceptron_shapes, perceptron_slopes, perceptron_start
-from learning.tasks.numpy_task import NumpyTask
+from learning.tasks.mlp import Perceptron, perceptron_shapes
+from learning.tasks.numpy_task import averaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +22,10 @@ class RegressionOptions(TrainingOptions):
     """Options of a regression, besides those of training.
 
     Attributes:
-        features: numbers in one example, 1 to 1,000,000, taken as they are: scale them by public constants to about -1
-            to 1.
+        features: numbers in one example, taken as they are: scale them by public constants to about -1 to 1.
         low, high: public bounds of a label, in its unit; a label beyond counts as the bound when training.
-        hidden: units of a hidden layer, up to 4,096; 0: predictions are linear in the features.
-        initial_seed: public seed of the initial weights of a network, the same in every process.
+        hidden: units of a hidden layer; 0: predictions are linear in the features.
+        initial_seed: of the initial weights of a network.
     """
 
     client_rate: float = 0.05
@@ -36,14 +34,12 @@ class RegressionOptions(TrainingOptions):
     high: float = 1.0
     hidden: int = 0
     initial_seed: int = 0
+    _ranges: ClassVar = {"features": (1, MOST_FEATURES), "hidden": (0, 4_096), "initial_seed": SEEDS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.features <= MOST_FEATURES, "features", self.features, f"from 1 to {MOST_FEATURES}")
         require(math.isfinite(self.low), "low", self.low, "finite")
         require(self.low < self.high < math.inf, "high", self.high, f"finite and above low, which is {self.low:g}")
-        require(0 <= self.hidden <= 4_096, "hidden", self.hidden, "from 0 to 4096")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -53,8 +49,8 @@ class RegressionOptions(TrainingOptions):
         return super()._left_out() | (set() if self.hidden else {"initial_seed"})
 
 
-class Regression(NumpyTask):
-    """Predicts labels, which the model sees scaled from ``low``..``high`` to -1..1.
+class Regression(Perceptron):
+    """Predicts labels, which the model sees scaled from ``low``..``high`` to -1..1; zeros predict the middle.
 
     The loss is Huber's, with its bend at 1, half the label's range: r^2 / 2 for an error |r| <= 1, else |r| - 1/2. So
     one example moves a step of the linear model by at most client_rate x ||(x, 1)||, whatever its label.
@@ -67,42 +63,18 @@ class Regression(NumpyTask):
     judged = ("loss",)
 
     def __init__(self, options: RegressionOptions) -> None:
-        shapes: Shapes = {"weights": (options.features, 1), "bias": (1,)}
-        if options.hidden:
-            shapes = perceptron_shapes(options.features, options.hidden, 1)
-        super().__init__(options, options.example_shape, shapes)
+        super().__init__(options, options.example_shape, perceptron_shapes(options.features, options.hidden, 1))
         self._middle, self._half = (options.high + options.low) / 2, (options.high - options.low) / 2
 
     def check(self, data: Dataset) -> None:
         check_examples(data, self.example_shape, None)
 
-    def initial_parameters(self) -> Parameters:
-        """Zeros of a line, which predicts the middle of the range; of a network as `perceptron_start`."""
-        if self.options.hidden:
-            return perceptron_start(self.contribution_shapes, self.options.initial_seed)
-        return {name: np.zeros(shape, dtype=np.float32) for name, shape in self.contribution_shapes.items()}
-
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
         return features
 
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Predictions, scaled: (..., n, 1)."""
-        return self._outputs(model, inputs)[1]
-
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[Any], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
-        """As `NumpyTask.slopes`: the error of each example, at most 1 in size, times its inputs."""
-        hidden, found = self._outputs(model, inputs)
-        errors = np.clip(found[..., 0] - self._scaled(labels), -1, 1)
-        if counted is None:
-            errors /= labels.shape[-1]
-        else:
-            errors *= (counted / np.maximum(counted.sum(axis=-1, keepdims=True), 1)).astype(errors.dtype)
-        by_outputs = errors[..., None]
-        if self.options.hidden:
-            return perceptron_slopes(model, inputs, hidden, by_outputs)
-        return {"weights": inputs.swapaxes(-1, -2) @ by_outputs, "bias": by_outputs.sum(axis=-2)}
+    def output_slopes(self, outputs: Floats, labels: NDArray[Any], counted: NDArray[np.bool_] | None) -> Floats:
+        """The error of each scaled prediction, at most 1 in size."""
+        return averaged(np.clip(outputs - self._scaled(labels)[..., None], -1, 1), counted)
 
     def evaluate(self, parameters: Parameters, data: Dataset) -> dict[str, float]:
         """Return ``loss`` (mean, scaled as in training), ``mean_absolute_error`` and ``root_mean_squared_error``.
@@ -129,14 +101,6 @@ class Regression(NumpyTask):
             "mean_absolute_error": absolute / count,
             "root_mean_squared_error": math.sqrt(squared / count),
         }
-
-    def _outputs(
-        self, model: Arrays, inputs: NDArray[np.floating]
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """The hidden units, of a line its inputs, and the predictions."""
-        if self.options.hidden:
-            return perceptron_outputs(model, inputs)
-        return inputs, inputs @ model["weights"] + model["bias"][..., None, :]
 
     def _scaled(self, labels: NDArray[Any]) -> NDArray[np.float32]:
         """Labels within the bounds, from -1 to 1."""

@@ -13,7 +13,8 @@ from learning.local_training import Arrays
 from learning.options import require
 from learning.parameters import Parameters
 from learning.tasks.inputs import ImageOrRowOptions
-from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
+from learning.tasks.mlp import Perceptron, perceptron_shapes
+from learning.tasks.numpy_task import NumpyClassifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,8 @@ def pooled_pixels(images: NDArray[np.uint8] | NDArray[np.float32], pooling: int)
     return totals.reshape(count, -1).astype(np.float32) * scale
 
 
-class SoftmaxRegression(NumpyClassifier):
-    """Multinomial logistic regression from all zeros."""
+class SoftmaxRegression(Perceptron, NumpyClassifier):
+    """Multinomial logistic regression from all zeros: the problem is convex, so no start is better."""
 
     Options: Final = SoftmaxOptions
     options: SoftmaxOptions
@@ -79,32 +80,16 @@ class SoftmaxRegression(NumpyClassifier):
 
     def __init__(self, options: SoftmaxOptions) -> None:
         features = options.features or (options.side // options.pooling) ** 2 * options.channels
-        classes = options.classes
-        super().__init__(options, classes, {"weights": (features, classes), "bias": (classes,)})
-
-    def initial_parameters(self) -> Parameters:
-        """Return zeros: the problem is convex, so no start is better, and every process agrees on it."""
-        return {name: np.zeros(shape, dtype=np.float32) for name, shape in self.contribution_shapes.items()}
+        super().__init__(options, options.classes, perceptron_shapes(features, 0, options.classes))
 
     def inputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """Images pooled and scaled, rows of numbers as they are; and the constant of the bias: float32 (n, f + 1)."""
-        rows = features
-        if not self.options.features:
-            rows = pooled_pixels(features, self.options.pooling)
-            rows *= np.float32(self.options.pixel_scale)
-            rows += np.float32(self.options.pixel_offset)
-        return np.concatenate([rows, np.ones((len(rows), 1), dtype=np.float32)], axis=1)
-
-    def scores(self, model: Arrays, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
-        stacked: NDArray[np.floating] = np.concatenate([model["weights"], model["bias"][..., None, :]], axis=-2)
-        return inputs @ stacked
-
-    def slopes(
-        self, model: Arrays, inputs: NDArray[np.floating], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
-    ) -> Arrays:
-        """inputs^T (softmax - one-hot) / n, the last row of it that of the bias; as `NumpyTask.slopes`."""
-        gradient = inputs.swapaxes(-1, -2) @ cross_entropy_slopes(self.scores(model, inputs), labels, counted)
-        return {"weights": gradient[..., :-1, :], "bias": gradient[..., -1, :]}
+        """Images pooled and scaled, rows of numbers as they are: float32 (n, f)."""
+        if self.options.features:
+            return features
+        rows = pooled_pixels(features, self.options.pooling)
+        rows *= np.float32(self.options.pixel_scale)
+        rows += np.float32(self.options.pixel_offset)
+        return rows
 
     def for_evaluation(self, parameters: Parameters) -> Arrays:
         """In double precision: the model is small."""

@@ -13,19 +13,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import inf
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.datasets import NO_LABEL, Dataset
+from learning.datasets import LABEL, NO_LABEL, Dataset
 from learning.learner import Learner, State
 from learning.options import OptionError, TaskOptions, require, shown_value
-from learning.parameters import Parameters, Shapes, dimension
+from learning.parameters import Floats, Parameters, Shapes, dimension
 from learning.public_random import Shuffler
 from learning.server_optimizers import ServerOptimizer
 
-LABEL: Final = "label"
 TOO_FEW: Final = 3.0
 """Standard deviations that the number of those who answered must stand above 0 for a figure of them to be stated."""
 NOISE, FEW_ANSWERED = "noise", "few answered"
@@ -76,6 +76,7 @@ class StatisticOptions(TaskOptions):
     reduce: str = "mean"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_reduction(tuple(REDUCTIONS))
         _ = self.columns, self.bounds
 
@@ -95,9 +96,9 @@ class StatisticOptions(TaskOptions):
 
     @cached_property
     def columns(self) -> tuple[int | str, ...]:
-        """The columns, in order."""
         found: list[int | str] = []
-        for part in _parts(self.column, "column"):
+        require(len(self.column) <= LONGEST_LIST, "column", self.column, f"of at most {LONGEST_LIST} characters")
+        for part in self.column.split(",", MOST_COLUMNS + 1)[: MOST_COLUMNS + 1]:  # one too many is enough to refuse it
             span = _COLUMNS.fullmatch(part)
             first, last = (0, 0) if span is None else (int(span[1]), int(span[2] or span[1]))
             if part == LABEL:
@@ -120,7 +121,6 @@ class StatisticOptions(TaskOptions):
 
     @property
     def names(self) -> list[str]:
-        """The columns as they stand in front of figures."""
         return [column_name(column) for column in self.columns]
 
     @cached_property
@@ -159,15 +159,6 @@ class OneColumnOptions(StatisticOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.columns) == 1, "column", self.column, "one column")
-
-
-def _parts(text: str, option: str) -> list[str]:
-    """The text between the commas, cut after the largest valid number of parts.
-
-    Raises OptionError: the text is longer than any valid one.
-    """
-    require(len(text) <= LONGEST_LIST, option, text, f"of at most {LONGEST_LIST} characters")
-    return text.split(",", MOST_COLUMNS + 1)[: MOST_COLUMNS + 1]
 
 
 def list_of_numbers(text: str, most: int) -> list[float] | None:
@@ -315,12 +306,9 @@ class StatisticTask(ABC):
         if not math.prod(data.features.shape[1:]) and not data.columns:
             return
         for column in self.options.columns:
-            if column != LABEL:
-                place_of(data, column)
-            elif not data.labelled:
+            if column == LABEL and not data.labelled:
                 raise ValueError(f"there is no column {LABEL}")
-            else:
-                classes_of(data)
+            column_values(data.form(), column)
 
     def answers(self, data: Dataset) -> dict[str, int]:
         """How many values the examples have in each column that is read, by its name or number; for their owner alone.
@@ -354,9 +342,7 @@ class StatisticTask(ABC):
         """
         return []
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Return the contribution: the same in every round, whatever the round begins from."""
         return self.contribution(data)
 
@@ -379,10 +365,9 @@ class StatisticLearner(Learner):
         self._variance = 0.0  # of one coordinate of the total
 
     def broadcast(self) -> Parameters:
-        """What the task's participants begin from: nothing."""
         return self._task.initial_parameters()
 
-    def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
+    def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
         """Add a round. Raises ValueError, and stays as it was, for a mean that doesn't fit or isn't finite."""
         if mean.shape != self._total.shape or not np.isfinite(mean).all():
             raise ValueError(f"a mean is {self._total.shape[0]} finite numbers")
@@ -409,12 +394,11 @@ class StatisticLearner(Learner):
         return about | self._task.statistic(self.estimate())
 
     def state(self) -> tuple[Parameters, State]:
-        """The mean contribution, and the sums that it is made of."""
         mean = self._total / max(self._participations, 1)
         counts = [self._participations, self._rounds, self._last, self._variance]
         return {"mean": mean.astype(np.float32)}, {"total": self._total, "counts": np.array(counts, dtype=np.float64)}
 
-    def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
         """Raises ValueError: another statistic's."""
         shapes = {name: array.shape for name, array in state.items()}
         if shapes != {"total": self._total.shape, "counts": (4,)}:

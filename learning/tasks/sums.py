@@ -68,7 +68,6 @@ class Sum(StatisticTask):
         )
 
     def _errors(self, stddev: float, participants: float) -> list[float]:
-        """Of each column's sum."""
         return list((stddev * participants * self._unit).tolist())
 
 

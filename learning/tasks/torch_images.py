@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learning.options import require
+from learning.options import SEEDS, require
 from learning.parameters import Parameters
 from learning.tasks.inputs import ImageOptions
 from learning.tasks.torch_task import TorchTask
@@ -20,19 +20,15 @@ from learning.tasks.torch_task import TorchTask
 
 @dataclass(frozen=True, kw_only=True)
 class TorchImageOptions(ImageOptions):
-    """Options of images and of the start.
-
-    Attributes:
-        initial_seed: chooses the initial weights, 0 to 2^63 - 1; public, part of the study's configuration.
-    """
+    """Options of images, and the seed of the initial weights."""
 
     initial_seed: int = 0
+    _ranges: ClassVar = {"initial_seed": SEEDS}
     least_side: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.side >= self.least_side, "side", self.side, f"at least {self.least_side} for this network")
-        require(0 <= self.initial_seed < 2**63, "initial_seed", self.initial_seed, "from 0 to 2^63 - 1")
 
 
 class ImageTask(TorchTask):
@@ -52,7 +48,7 @@ class ImageTask(TorchTask):
 
 @dataclass(frozen=True, kw_only=True)
 class CnnOptions(TorchImageOptions):
-    """Options of the network, besides those of training, of images and of the start."""
+    """Options of the network."""
 
     client_rate: float = 0.05
     local_epochs: int = 1
@@ -71,7 +67,6 @@ class Cnn(ImageTask):
     name = "cnn"
 
     def module(self) -> nn.Module:
-        """The network; its weights are not the ones begun with."""
         side = ((self.options.side - 4) // 2 - 4) // 2
         layers: dict[str, nn.Module] = {
             "conv1": nn.Conv2d(self.options.channels, 16, 5),
@@ -105,7 +100,7 @@ class Cnn(ImageTask):
 
 @dataclass(frozen=True, kw_only=True)
 class FemnistCnnOptions(TorchImageOptions):
-    """Options of the network, besides those of training, of images and of the start.
+    """Options of the network.
 
     Attributes:
         classes: 62 for digits and both cases of letters, 10 for digits alone or for Fashion-MNIST.
@@ -130,7 +125,6 @@ class FemnistCnn(ImageTask):
     name = "femnist-cnn"
 
     def module(self) -> nn.Module:
-        """The network; weights as torch draws them."""
         side = (self.options.side - 2) // 2 - 2
         return nn.Sequential(
             nn.Conv2d(self.options.channels, 32, 3),
@@ -152,7 +146,7 @@ _STAGES: Final = ((64, 1), (128, 2), (256, 2), (512, 2))  # channels and stride 
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet18Options(TorchImageOptions):
-    """Options of the network, besides those of training, of images and of the start.
+    """Options of the network.
 
     Attributes:
         groups: of the channels in each normalisation; divides 64. 2 is usual in federated learning, 32 elsewhere.
@@ -182,7 +176,6 @@ class ResNet18(ImageTask):
     name = "resnet18"
 
     def module(self) -> nn.Module:
-        """The network; weights as torch draws them."""
         return _ResNet18(self.options)
 
 

@@ -22,8 +22,8 @@ A user's own task takes some twenty lines::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -59,9 +59,7 @@ class TorchTask(TorchModule):
     differ from run to run. Simulations have threads over participants instead, see `learning.device.use_threads`.
     """
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Train by the method of the options and return new minus old, as `learning.task.Task.local_update`.
 
         The change is that of `learning.local_training.local_change`; NaN or infinite where training diverged. ``rng``
@@ -78,7 +76,7 @@ class TorchTask(TorchModule):
         parameters: Parameters,
         data: Sequence[Dataset],
         rngs: Sequence[Shuffler],
-        l2_clip: float = math.inf,
+        l2_clip: float = inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim).

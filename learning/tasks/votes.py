@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Protocol, Self
+from math import inf
+from typing import Any, ClassVar, Final, Protocol, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from learning.datasets import Dataset
 from learning.learner import Learner, State
 from learning.make_task import make_task, model_shapes, options_of
 from learning.options import OptionError, TaskOptions, require
-from learning.parameters import Parameters, Shapes, check_shapes, dimension, flatten, shapes_of, views
+from learning.parameters import Floats, Parameters, Shapes, check_shapes, dimension, flatten, shapes_of, views
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
 from learning.task import BatchedTask, Classifier, Task
@@ -72,19 +72,18 @@ class VoteOptions(TaskOptions):
     server_rate: float = 0.0
     server_batch_size: int = 0
     classifier: TaskOptions = _UNREAD
+    _ranges: ClassVar = {"queries": (1, 10_000), "server_epochs": (1, 1_000), "server_batch_size": (0, 65_536)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         try:
             check_task_name(self.of)
         except ValueError as error:
             raise OptionError(f"option 'of': task {self.of!r} {error}") from None
-        require(1 <= self.queries <= 10_000, "queries", self.queries, "from 1 to 10000")
         require(0 < self.pool < 1, "pool", self.pool, "above 0 and below 1")
         require(0 <= self.confidence < 1, "confidence", self.confidence, "at least 0 and below 1")
-        require(1 <= self.server_epochs <= 1_000, "server_epochs", self.server_epochs, "from 1 to 1000")
         rate = self.server_rate
         require(math.isfinite(rate) and rate >= 0, "server_rate", rate, "finite and at least 0")
-        require(0 <= self.server_batch_size <= 65_536, "server_batch_size", self.server_batch_size, "from 0 to 65536")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
@@ -198,9 +197,7 @@ class Votes:
         """
         return {"queries": np.zeros((self.queries, *self._local.example_shape), dtype=np.float32)}
 
-    def local_update(
-        self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = math.inf
-    ) -> Parameters:
+    def local_update(self, parameters: Parameters, data: Dataset, rng: Shuffler, l2_clip: float = inf) -> Parameters:
         """Return one participant's votes on the queries, float32 (Q, classes): one 1 in each row, else 0.
 
         The participant's model is the same in every round: it begins from the public initial weights, and a fixed
@@ -223,7 +220,7 @@ class Votes:
         parameters: Parameters,
         data: Sequence[Dataset],
         rngs: Sequence[Shuffler],
-        l2_clip: float = math.inf,
+        l2_clip: float = inf,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """As `learning.task.BatchedTask.local_updates`; models are trained at once if the classifier can do that."""
@@ -272,21 +269,21 @@ def _trained(task: _TrainedClassifier, data: Dataset, purpose: bytes) -> Paramet
 
 
 class _LocalModels:
-    """Models of the participants of this process; the least recently used ones are dropped.
+    """Models of the participants of this process, each kept while its data set is; the least recently used are dropped.
 
-    The key of each is its data set object, and the model is dropped with that object.
+    None where training diverged.
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, tuple[weakref.ref[Dataset], Parameters | None]] = OrderedDict()
+        self._kept: WeakKeyDictionary[Dataset, Parameters | None] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def of(self, data: Dataset, task: _TrainedClassifier) -> Parameters | None:
         """Return the task's model trained on ``data``; it is trained now if it isn't kept."""
         with self._lock:
-            if self._keeps(data):
-                self._kept.move_to_end(id(data))
-                return self._kept[id(data)][1]
+            if data in self._kept:
+                model = self._kept[data] = self._kept.pop(data)
+                return model
         model = _trained(task, data, _LOCAL)  # not under the lock: others of this process train meanwhile
         self._keep(data, model, task)
         return model
@@ -296,7 +293,7 @@ class _LocalModels:
         if not isinstance(task, BatchedTask):
             return
         with self._lock:
-            missing = [one for one in data if len(one) and not self._keeps(one)][: _most_kept(task)]
+            missing = [one for one in data if len(one) and one not in self._kept][: _most_kept(task)]
         if not missing:
             return
         initial = task.initial_parameters()
@@ -306,18 +303,13 @@ class _LocalModels:
             whole = np.isfinite(model).all()
             self._keep(one, views(model.copy(), shapes_of(initial), writable=True) if whole else None, task)
 
-    def _keeps(self, data: Dataset) -> bool:
-        found = self._kept.get(id(data))
-        return found is not None and found[0]() is data
-
     def _keep(self, data: Dataset, model: Parameters | None, task: _TrainedClassifier) -> None:
+        """As the one used last."""
         with self._lock:
-            self._kept[id(data)] = (weakref.ref(data), model)
-            self._kept.move_to_end(id(data))
-            for key in [key for key, (reference, _) in self._kept.items() if reference() is None]:
-                del self._kept[key]
+            self._kept.pop(data, None)
+            self._kept[data] = model
             while len(self._kept) > _most_kept(task):
-                self._kept.popitem(last=False)
+                del self._kept[next(iter(self._kept))]
 
 
 def _most_kept(task: _TrainedClassifier) -> int:
@@ -351,7 +343,8 @@ class VoteLearner(Learner):
         self._task, self._options = task, task.options
         order = PublicRandom(b"ae-dpfl", b"queries").permutation(len(data))
         size = math.floor(self._options.pool * len(data))
-        self._queries = _as_float(data.features[order[:size]])
+        asked = data.features[order[:size]]
+        self._queries = asked.astype(np.float32) / np.float32(255 if asked.dtype == np.uint8 else 1)  # pixels in 0..1
         self._judges = data.take(np.sort(order[size:]))
         self._labels = np.zeros(0, dtype=np.int64)
         self._winning_share = 0.0  # mean over the queries of the round learnt last, of the winning class
@@ -377,7 +370,7 @@ class VoteLearner(Learner):
         # A transcript of the last round names what a next one would begin from, and there need be none.
         return {"queries": queries.copy()} if len(queries) == self._task.queries else self._task.initial_parameters()
 
-    def learn(self, mean: NDArray[np.floating[Any]], survivors: int, stddev: float = 0.0) -> None:
+    def learn(self, mean: Floats, survivors: int, stddev: float = 0.0) -> None:
         """Label the round's queries and train the model anew on all labels so far.
 
         Raises ValueError: the mean doesn't fit or isn't finite, or no queries were left to ask; nothing changes then.
@@ -418,7 +411,7 @@ class VoteLearner(Learner):
         labels = self._labels.astype(np.float64)
         return dict(self._model), {"labels": labels, "winning_share": np.array([self._winning_share])}
 
-    def load_state(self, parameters: Parameters, state: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+    def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
         """Raises ValueError: another task's."""
         labels, share = state.get("labels"), state.get("winning_share")
         known = set(state) == {"labels", "winning_share"} and shapes_of(parameters) == shapes_of(self._model)
@@ -430,10 +423,3 @@ class VoteLearner(Learner):
         if share.shape != (1,) or not 0 <= share[0] <= 1:
             raise ValueError("the checkpoint holds a winning share that isn't one number from 0 to 1")
         self._model, self._labels, self._winning_share = dict(parameters), labels.astype(np.int64), float(share[0])
-
-
-def _as_float(examples: NDArray[Any]) -> NDArray[np.float32]:
-    """Pixels as they are sent: bytes become shares of 255."""
-    if examples.dtype == np.uint8:
-        return examples.astype(np.float32) / np.float32(255)
-    return examples.astype(np.float32)

@@ -21,7 +21,7 @@ def over_files(data: Path, values: dict[str, Any]) -> dict[str, Any]:
 
     Raises Failure: a data set is named as well; learning.blocks.DatasetError: there are no files.
     """
-    from learning.own_folder import own_files
+    from learning.own_data import own_files
 
     if values.get("dataset") == APP:
         raise InputFailure(f"--data {data} holds files, and a Flower app loads its data by itself: leave --data out.")

@@ -22,11 +22,22 @@ from flwr.common.constant import ErrorCode
 
 from client.host_file import HOST_FILE
 from client.visits import Home, Visit, answer, prove, sign_answer
+from learning.parameters import flatten
 from learning.tasks.external import bound
 from learning.tasks.flower_arrays import arrays_of, check_arrays
 from runtime.failure import InputFailure
-from sordino.flower.arrays import Vector, digest_beside, forms, set_round, to_record, to_vector
-from sordino.flower.messages import MESSAGE_TYPE, RECORD, Down, Kept, Up
+from sordino.flower.messages import (
+    MESSAGE_TYPE,
+    RECORD,
+    Down,
+    Kept,
+    Up,
+    Vector,
+    digest_beside,
+    forms,
+    set_round,
+    to_record,
+)
 from wire import coordinator_pb2 as pb
 
 HOME_KEY: Final = "sordino-home"
@@ -102,7 +113,7 @@ def _answered(home: Home, down: Down, message: Message, context: Context, call_n
     if content:
         key, arrays = arrays_of(content)
         check_arrays(arrays)
-        model = np.concatenate([to_vector(arrays), bound(digest_beside(content))])
+        model = np.concatenate([flatten(arrays), bound(digest_beside(content))])
         set_round(content, pb.CoordinatorMessage.FromString(down.message).neighbour_shares.round)
     visit = Visit(
         message=down.message,
@@ -128,7 +139,7 @@ def _answered(home: Home, down: Down, message: Message, context: Context, call_n
             log.error("the app returned other arrays than it was given, so zeros are sent: it must keep their shapes")
             raise ValueError("other arrays")
         finished.append(True)
-        return to_vector(made)
+        return flatten(made)
 
     found = answer(home, visit, kept.start, kept.sealed, train)
     if finished:

@@ -20,12 +20,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from learning.learner import Learner, State
-from learning.parameters import Parameters
-from learning.tasks.external import External, bound
+from learning.parameters import Parameters, flatten
+from learning.tasks.external import External, SyntheticOptions, bound
 from learning.tasks.flower_arrays import arrays_of, check_arrays
-from learning.tasks.synthetic import SyntheticOptions
-from sordino.flower.arrays import digest_beside, to_record, to_vector
 from sordino.flower.coordinator import GridCoordinator
+from sordino.flower.messages import digest_beside, to_record
 
 _READS_EACH: Final = tuple(
     found
@@ -76,7 +75,7 @@ class SecureAggregation(Strategy):
         if self._coordinator is None:
             check_arrays(values)
             self._learner = _ArraysLearner(self._inner, content)
-            task = External(SyntheticOptions(dim=len(to_vector(values))))
+            task = External(SyntheticOptions(dim=len(flatten(values))))
             task.learns = self._learner
             self._coordinator = GridCoordinator(self._folder, task)
         coordinator, learner = self._coordinator, self._learner
@@ -143,7 +142,7 @@ class _ArraysLearner(Learner):
         """``content``: of a training message."""
         self._strategy, self.stddev = strategy, 0.0
         self._key, self._like = arrays_of(content)
-        self._vector, self._beside = to_vector(self._like), digest_beside(content)
+        self._vector, self._beside = flatten(self._like), digest_beside(content)
         self._round = 0
         self._asked: Message | None = None
 
@@ -171,7 +170,7 @@ class _ArraysLearner(Learner):
         one = Message(RecordDict({self._key: model, "metrics": counted}), reply_to=asked)
         arrays, _ = strategy.aggregate_train(self._round, [one])
         if arrays is not None:
-            self._vector, self.stddev = to_vector({name: each.numpy() for name, each in arrays.items()}), stddev
+            self._vector, self.stddev = flatten({name: each.numpy() for name, each in arrays.items()}), stddev
 
     def state(self) -> tuple[Parameters, State]:
         return {"vector": self._vector}, {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ from learning.own_data import read_own
 from learning.parameters import Parameters, flatten, shapes_of
 from learning.task import update_rng
 
+OwnModule = Callable[[str, str], Path]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,11 +48,9 @@ def made_up() -> ModuleType:
     return module
 
 
-def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_learned_gets_into_the_module(tmp_path: Path, own_module: OwnModule) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "rows.py").write_text(block("your_own_model.md", 0))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    own_module("rows", block("your_own_model.md", 0))
     task = make_task("rows:Rows", {"hidden": 64, "local_steps": 40, "client_rate": 0.3})
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 60)
@@ -64,34 +63,27 @@ def test_what_was_learned_gets_into_the_module(tmp_path: Path, monkeypatch: pyte
     save_checkpoint(file, Checkpoint(learned, {}, {"study": "my-study", "task": "rows:Rows", "round": 15}))
     names: dict[str, Any] = {}
     exec(compile(code, "the page", "exec"), names)
-    monkeypatch.delitem(sys.modules, "rows")
     with names["torch"].no_grad():
         found = names["module"](names["torch"].from_numpy(data.features)).argmax(dim=1).numpy()
     assert names["model"].round == 15
     assert found.tolist() == task.predict(learned, data.features).tolist()
 
 
-def test_the_head_on_a_frozen_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_on_a_frozen_body(tmp_path: Path, own_module: OwnModule) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
     save_file(torch.nn.Linear(784, 64).state_dict(), tmp_path / "body.safetensors")
-    (tmp_path / "head.py").write_text(block("your_own_model.md", 1))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    own_module("head", block("your_own_model.md", 1))
     task = make_task("head:Head")
-    monkeypatch.delitem(sys.modules, "head")
     rng = np.random.default_rng(0)
     trained(task, Dataset(rng.integers(0, 256, (20, 28, 28), dtype=np.uint8), rng.integers(0, 10, 20)))
     assert list(task.contribution_shapes.values()) == [(10, 64), (10,)]
 
 
-def test_the_model_in_numpy_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "line.py").write_text(block("your_own_model.md", 3))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_the_model_in_numpy_learns(own_module: OwnModule) -> None:
+    own_module("line", block("your_own_model.md", 3))
     task = make_task("line:Line", {"steps": 10})
-    monkeypatch.delitem(sys.modules, "line")
     data = Dataset(**made_up().patients("Cleveland", 243, seed=2))
     start, moved = trained(task, data)
     assert task.evaluate(moved, data)["loss"] < 0.9 * task.evaluate(start, data)["loss"]
@@ -107,12 +99,10 @@ def test_the_file_of_ones_own_is_read(tmp_path: Path) -> None:
     assert data.labels.tolist() == [1]
 
 
-def test_volumes_are_read_and_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_volumes_are_read_and_learned(tmp_path: Path, own_module: OwnModule) -> None:
     pytest.importorskip("torch")
     nibabel = pytest.importorskip("nibabel")
-    (tmp_path / "scans.py").write_text(block("your_own_data.md", 0))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    own_module("scans", block("your_own_data.md", 0))
     rng = np.random.default_rng(3)
     (tmp_path / "hospital").mkdir()
     for number in range(16):
@@ -122,6 +112,5 @@ def test_volumes_are_read_and_learned(tmp_path: Path, monkeypatch: pytest.Monkey
     data = read_own(tmp_path / "hospital", "scans:Scans")
     assert (data.features.shape, data.labels.tolist()) == ((16, 1, 16, 16, 16), [0] * 8 + [1] * 8)
     task = make_task("scans:Scans", {"local_steps": 40, "client_rate": 0.3})
-    monkeypatch.delitem(sys.modules, "scans")
     _, learned = trained(task, data)
     assert task.evaluate(learned, data)["accuracy"] > 0.9

@@ -25,7 +25,7 @@ from learning.own_data import app_partition
 from learning.own_task import TaskMistake, TaskUnavailable
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
-from learning.server_optimizers import FedAvg as MeanOptimizer
+from learning.server_optimizers import ServerOptimizer
 from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 from tests.flower.flower_processes import ROOT
@@ -130,7 +130,7 @@ def test_other_shapes_make_one_round_of_zeros() -> None:
     """And are told in one sentence, which names the array, what came and what was expected."""
     task: Any = make_task(MESSAGE, {"broken-round": 2})
     told = "the app returns shape [4, 3] for array 'weight', expected shape [3, 4]"
-    learner = task.learner(MeanOptimizer(rate=1.0), app_partition(0, 1))
+    learner = task.learner(ServerOptimizer(rate=1.0), app_partition(0, 1))
     with structlog.testing.capture_logs() as logs:
         one = LocalTraining(task, app_partition(0, 7), None, structlog.get_logger())  # type: ignore[arg-type]
         updates = []
@@ -150,7 +150,7 @@ def test_other_shapes_make_one_round_of_zeros() -> None:
 
 def test_the_round_is_in_the_checkpoint_and_not_in_the_model(tmp_path: Path) -> None:
     task: Any = make_task(MESSAGE)
-    first, second = (task.learner(MeanOptimizer(rate=1.0), app_partition(0, 1)) for _ in range(2))
+    first, second = (task.learner(ServerOptimizer(rate=1.0), app_partition(0, 1)) for _ in range(2))
     first.learn(np.ones(15), 7)
     assert first.step() is None  # what is broadcast holds more than the model that moves
     model, state = first.state()

@@ -21,8 +21,7 @@ from client.saved_phases import SavedPhases
 from runtime.failure import InputFailure
 from secagg.saved_phases import open_phase
 from sordino.flower import SecureAggregation, secure_aggregation_mod
-from sordino.flower.arrays import digest_beside
-from sordino.flower.messages import RECORD, Down, Up
+from sordino.flower.messages import RECORD, Down, Up, digest_beside
 from sordino.flower.mod import NO_ANSWER
 from tests.flower.local_grid import LocalGrid
 from tests.support.commands import in_a_process

@@ -8,7 +8,7 @@ import pytest
 
 from authority.new_study import make_local_study
 from learning.parameters import flatten
-from learning.server_optimizers import FedAvg
+from learning.server_optimizers import ServerOptimizer
 from learning.task import update_rng
 from sordino.lab.baseline import RecordedRounds, run
 from sordino.lab.demo import DemoOptions
@@ -41,12 +41,14 @@ def test_demo_setting_withstands_the_planned_noise(folder: Path) -> None:
     """
     rng = np.random.default_rng(2)
 
-    class Noisy(FedAvg):
+    class Noisy(ServerOptimizer):
         def apply(self, parameters: np.ndarray, mean_update: np.ndarray) -> np.ndarray:
             return super().apply(parameters, mean_update + rng.normal(0, 3.06 / 100, mean_update.shape))
 
     rounds = recorded([range(100)] * 15)
-    rounds.learner = rounds.task.learner(Noisy(1.0, rounds.settings.study.server_optimizer.momentum), rounds.data.test)
+    rounds.learner = rounds.task.learner(
+        Noisy(momentum=rounds.settings.study.server_optimizer.momentum), rounds.data.test
+    )
     noisy = [row["accuracy"] for row in rounds.run()][-1]
     assert noisy >= 0.70
     assert list(run(folder, 100, None))[-1] - noisy <= 0.04

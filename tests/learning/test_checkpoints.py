@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, load_model, save_checkpoint
 from learning.parameters import flatten
-from learning.server_optimizers import FedAvg
+from learning.server_optimizers import ServerOptimizer
 from tests.support.ends_and_full_disks import no_room
 
 
@@ -36,7 +36,7 @@ def test_round_trip(tmp_path: Path) -> None:
     digest = save_checkpoint(path, _checkpoint())
     loaded = load_checkpoint(path)
     _assert_same(_checkpoint(), loaded)
-    FedAvg().load_state(loaded.optimizer_state)
+    ServerOptimizer().load_state(loaded.optimizer_state)
     assert len(digest) == 64
     first_bytes = path.read_bytes()
     assert save_checkpoint(path, loaded) == digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -49,10 +49,8 @@ class Swapped(Straight):
 
 
 @pytest.fixture
-def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "lines_of_784.py").write_text(OWN_TASK)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    return "lines_of_784"
+def own_task(own_module: Callable[[str, str], Path]) -> str:
+    return own_module("lines_of_784", OWN_TASK).stem
 
 
 def options(**chosen: Any) -> NewStudy:
@@ -181,9 +179,8 @@ def test_the_coordinators_file_is_tried(tmp_path: Path) -> None:
         check(options(**own))
 
 
-def test_a_refusal_of_a_users_own_class_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "task_for_rows.py").write_text(OWN_TASK.replace("784", "8"))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+def test_a_refusal_of_a_users_own_class_names_the_data_set(own_module: Callable[[str, str], Path]) -> None:
+    own_module("task_for_rows", OWN_TASK.replace("784", "8"))
     with pytest.raises(Failure, match="can't use the examples of fashion-mnist-subset") as refused:
         check(options(task="task_for_rows:Straight"))
     assert "--dataset own" in str(refused.value.suggestion)

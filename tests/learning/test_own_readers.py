@@ -51,17 +51,9 @@ Reads = Callable[[str], str]
 
 
 @pytest.fixture
-def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
+def reads(own_module: Callable[[str, str], Path]) -> Reads:
     """Writes a class with such a ``read`` where a command would run; its name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def write(body: str) -> str:
-        sys.modules.pop("doses", None)
-        (tmp_path / "doses.py").write_text(TASK.replace("READ", body))
-        return "doses:Doses"
-
-    return write
+    return lambda body: f"{own_module('doses', TASK.replace('READ', body)).stem}:Doses"
 
 
 def test_one_name_for_the_same_data_in_every_kind_of_file(tmp_path: Path, reads: Reads) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -71,18 +72,8 @@ Written = Callable[[str], Path]
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Writes a module where a command would run."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    sys.modules.pop("own_module", None)  # Python keeps what an earlier test imported
-
-    def write(text: str) -> Path:
-        file = tmp_path / "own_module.py"
-        file.write_text(text)
-        return file
-
-    return write
+def written(own_module: Callable[[str, str], Path]) -> Written:
+    return partial(own_module, "own_module")
 
 
 @pytest.mark.parametrize(("release", "there"), [("1.40.2", "flwr 1.40.2 is installed"), ("", "it is not installed")])

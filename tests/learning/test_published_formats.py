@@ -332,7 +332,7 @@ def test_stackoverflow_sentences(tmp_path: Path) -> None:
 
 
 def test_sequences_of_a_vocabulary() -> None:
-    words = Vocabulary.of(["a", "b"])
+    words = Vocabulary(["a", "b"])
     assert words.marks == (3, 4, 5)
     features, labels = words.sequences([["a"] * 20, ["b"] * 19])
     np.testing.assert_array_equal(labels, [[1] * 20, [*[2] * 19, 5]])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from learning.make_task import make_task
 from learning.tasks.quantile import nearest_monotone, root_coefficients
-from tests.support.rounds_in_memory import learner_of, plan_of, rows, run_round, run_without_noise
+from tests.support.rounds_in_memory import learner_of, plan_of, released, rows, run_round, run_without_noise
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,37 +71,29 @@ def test_less_noise_than_bins_and_than_a_tree() -> None:
 def test_quantiles_without_noise() -> None:
     values = RNG.gamma(3.0, 10.0, 400)
     shares = (0.1, 0.25, 0.5, 0.9)
-    task = make_task("quantile", {"high": 200, "bins": 1000, "quantiles": ",".join(map(str, shares))})
-    learner = learner_of(task)
-    run_without_noise(task, learner, [rows([value]) for value in values])
-    released = learner.released()
-    found = {value["name"]: value["value"] for value in released["values"]}
+    options = {"high": 200, "bins": 1000, "quantiles": ",".join(map(str, shares))}
+    result = released("quantile", options, [rows([value]) for value in values])
+    found = {value["name"]: value["value"] for value in result["values"]}
     assert list(found) == ["quantile 0.1", "quantile 0.25", "median", "quantile 0.9"]
     nearest = [np.quantile(values, share, method="inverted_cdf") for share in shares]
     assert list(found.values()) == pytest.approx(nearest, abs=0.21)  # a bin is 0.2 wide
-    below = [np.mean(values < edge) for edge in released["edges"][1:]]
-    assert released["cumulative"][:-1] == pytest.approx(below[:-1], abs=1e-5)
-    assert released["answered"] == pytest.approx(1.0)
+    below = [np.mean(values < edge) for edge in result["edges"][1:]]
+    assert result["cumulative"][:-1] == pytest.approx(below[:-1], abs=1e-5)
+    assert result["answered"] == pytest.approx(1.0)
 
 
 def test_rows_share_the_weight_of_their_participant() -> None:
     data = [rows([1.0] * 99 + [9.0]), rows([9.0]), rows([9.0])]
-    task = make_task("quantile", {"high": 10, "bins": 10, "reduce": "spread", "quantiles": "0.3"})
-    learner = learner_of(task)
-    run_without_noise(task, learner, data)
-    assert 1 < learner.released()["values"][0]["value"] < 2  # 0.33 of the weight lies in the bin from 1 to 2
+    found = released("quantile", {"high": 10, "bins": 10, "reduce": "spread", "quantiles": "0.3"}, data)
+    assert 1 < found["values"][0]["value"] < 2  # 0.33 of the weight lies in the bin from 1 to 2
 
 
 def test_those_without_a_value_are_not_counted() -> None:
-    task = make_task("quantile", {"high": 10, "bins": 10})
-    learner = learner_of(task)
-    run_without_noise(task, learner, [rows([4.5]), rows([]), rows([]), rows([])])
-    released = learner.released()
-    assert released["values"][0]["value"] == pytest.approx(4.5)
-    assert released["answered"] == pytest.approx(0.25, abs=1e-6)
-    run_without_noise(task, again := learner_of(task), [rows([]), rows([])])
-    assert again.released()["values"][0]["value"] is None
-    assert again.released()["cumulative"] is None
+    found = released("quantile", {"high": 10, "bins": 10}, [rows([4.5]), rows([]), rows([]), rows([])])
+    assert found["values"][0]["value"] == pytest.approx(4.5)
+    assert found["answered"] == pytest.approx(0.25, abs=1e-6)
+    nobody = released("quantile", {"high": 10, "bins": 10}, [rows([]), rows([])])
+    assert (nobody["values"][0]["value"], nobody["cumulative"]) == (None, None)
 
 
 def test_nearest_monotone() -> None:

@@ -17,7 +17,7 @@ from learning.datasets import Dataset
 from learning.learner import Learner
 from learning.make_task import make_task
 from learning.tasks.histogram import nearest_histogram
-from tests.support.rounds_in_memory import NOBODY, SIGMAS, learner_of, plan_of, rows, run_round, run_without_noise
+from tests.support.rounds_in_memory import NOBODY, SIGMAS, learner_of, plan_of, released, rows, run_round
 
 RNG = np.random.default_rng(20)
 TABLES = [RNG.normal(50 + 20 * RNG.standard_normal(), 5, size=(RNG.integers(1, 9), 2)) for _ in range(60)]
@@ -27,14 +27,6 @@ PEOPLE = [rows(table, RNG.integers(0, 6, size=len(table))) for table in TABLES]
 def columns_of(data: list[Dataset], column: int, reduce: Any, low: float, high: float) -> NDArray[np.float64]:
     """One value a participant, the plain way."""
     return np.array([np.clip(reduce(one.features[:, column].astype(np.float64)), low, high) for one in data])
-
-
-def released(name: str, options: dict[str, Any], data: list[Dataset]) -> dict[str, Any]:
-    """Of one round without noise."""
-    task = make_task(name, options)
-    learner = learner_of(task)
-    run_without_noise(task, learner, data)
-    return learner.released()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum", "median", "min", "max"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,11 +24,10 @@ def subset_read_once() -> Iterator[None]:
     import learning.datasets as datasets
 
     read = datasets._read_subset
-    kept = cache(lambda file, sha256, *members: read(*members))
+    kept = cache(lambda file, sha256, member: read(member))
 
-    def copies(*members: str) -> dict[str, NDArray[np.uint8]]:
-        found = kept(datasets.SUBSET_FILE, datasets.SUBSET_SHA256, *members)
-        return {name: array.copy() for name, array in found.items()}
+    def copies(member: str) -> NDArray[np.uint8]:
+        return kept(datasets.SUBSET_FILE, datasets.SUBSET_SHA256, member).copy()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "_read_subset", copies)
@@ -49,6 +49,24 @@ def small_study(tmp_path: Path) -> Path:
 
     options = new_study(name="small", participants=10, hosts=2, rounds=2, epsilon=20.0)
     return make_local_study(tmp_path / "study", options).directory
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Path]]:
+    """Writes a module, name and text, where a command would run; it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a task's folder is added to it
+    written: set[str] = set()
+
+    def write(name: str, text: str) -> Path:
+        sys.modules.pop(name, None)
+        written.add(name)
+        (tmp_path / f"{name}.py").write_text(text)
+        return tmp_path / f"{name}.py"
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

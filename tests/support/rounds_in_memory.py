@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from learning.datasets import Dataset
-from learning.make_task import clip_of
+from learning.make_task import clip_of, make_task
 from learning.parameters import flatten
 from learning.public_random import PublicRandom
-from learning.server_optimizers import make_server_optimizer
+from learning.server_optimizers import ServerOptimizer
 from learning.task import Task
 from mechanisms.encoder import Encoder
 from mechanisms.plan import Plan
@@ -47,7 +47,7 @@ def contribution(task: Task, data: Dataset) -> Any:
 
 def learner_of(task: Task, data: Dataset = NOBODY) -> Any:
     """Make the coordinator's half; statistics need no data."""
-    return task.learner(make_server_optimizer("fedavg", 1.0, 0.0, 0.0, 1e-3), data)
+    return task.learner(ServerOptimizer(), data)
 
 
 def run_round(task: Task, learner: Any, plan: Plan, data: Sequence[Dataset]) -> None:
@@ -68,3 +68,11 @@ def run_without_noise(task: Task, learner: Any, data: Sequence[Dataset]) -> None
     begun = learner.broadcast()
     updates = [flatten(task.local_update(begun, one, PublicRandom(b"order"), float("inf"))) for one in data]
     learner.learn(np.mean(updates, axis=0, dtype=np.float64), len(data))
+
+
+def released(name: str, options: dict[str, Any], data: Sequence[Dataset]) -> dict[str, Any]:
+    """What a statistic says after one round without noise."""
+    task = make_task(name, options)
+    learner = learner_of(task)
+    run_without_noise(task, learner, data)
+    return dict(learner.released())

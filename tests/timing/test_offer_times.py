@@ -18,7 +18,7 @@ import mechanisms.encoder
 from client.behaviour import Behaviour, Number
 from client.training import LocalTraining
 from learning.make_task import make_task
-from learning.tasks.synthetic import Synthetic
+from learning.tasks.external import Synthetic
 from mechanisms.encoder import Encoder
 from mechanisms.plan import make_plan
 from mechanisms.rotation import Rotation

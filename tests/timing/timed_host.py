@@ -22,7 +22,7 @@ import numpy as np
 from client.host_file import load
 from client.participant_host import join
 from client.training import LocalTraining
-from learning.tasks.synthetic import Synthetic
+from learning.tasks.external import Synthetic
 from mechanisms.encoder import Encoder
 from mechanisms.rounding import _Scratch
 from runtime.logs import configure_logs

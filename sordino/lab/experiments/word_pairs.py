@@ -33,7 +33,7 @@ class WordPairsOptions(WordOptions):
 
     vocabulary: int = 500
     embedding: int = 8
-    largest: ClassVar = {"vocabulary": 100_000, "length": 10_000, "embedding": 4_096}
+    _ranges: ClassVar = {"vocabulary": (1, 100_000), "embedding": (1, 4_096)}
 
 
 class WordPairs(NumpyClassifier):

@@ -52,7 +52,7 @@ def shakespeare(opened: Sequence[Opened], options: Options) -> Made:
     counts = Counter(word for words in roles.values() for word in words)
     # By frequency, of equals by the alphabet: the same in every process.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: options.vocabulary]
-    vocabulary = Vocabulary.of(ranked)
+    vocabulary = Vocabulary(ranked)
     blocks = {}
     for role in sorted(roles):
         words = roles[role]

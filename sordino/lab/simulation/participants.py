@@ -23,8 +23,7 @@ from learning.blocks import DatasetError
 from learning.data_names import APP
 from learning.datasets import Dataset, load_part
 from learning.device import CPU, use_device
-from learning.own_data import app_partition, empty, load_test
-from learning.own_folder import load_own
+from learning.own_data import app_partition, empty, load_own, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
