@@ -16,10 +16,10 @@ from runtime.loop_lag import LoopLag
 from secagg.context import RoundConfig
 from server.attempt.attempt import PROGRESS_INTERVAL_S
 from server.attempt.wait_reports import WaitReports
-from wire.records.charges import Charges
 from server.events import CONNECTING, AttemptAborted, Event, Pausing, WaitingForEnrolment, WaitingForParticipants
 from server.membership import Membership
 from server.sessions import Sessions
+from wire.records.charges import Charges
 from wire.study import smallest_roster
 
 log = structlog.get_logger()

@@ -27,7 +27,6 @@ from server.attempt.record import NOTHING_KEPT, AttemptRecord, is_kept
 from server.attempt.returns import Returns
 from server.attempt.steps import AttemptFailed, most_control_bytes
 from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUpload, UploadRefused
-from wire.records.charges import Charges
 from server.cohort_wait import CohortWait
 from server.events import (
     AttemptAborted,
@@ -58,6 +57,7 @@ from wire import codec
 from wire import coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
 from wire.process_limits import PortBounds, RefusedCalls, process_figures
+from wire.records.charges import Charges
 from wire.records.ledger import Row
 from wire.records.roster_file import RosterFile
 from wire.records.transcript_files import Transcripts

@@ -59,7 +59,7 @@ def verb(name: str) -> Any:
     if hasattr(module, "app"):
         return typer.main.get_command(module.app)
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False, context_settings=_CONTEXT)
-    alone.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(module.run)
+    alone.command(name, help=module.HELP, epilog=module.EPILOG)(module.run)
     return typer.main.get_command(alone)
 
 

@@ -13,9 +13,8 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, rewritable
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog, option
 
-NAME = "backup"
 HELP = (
     "Copy the folder of a coordinator, a host or an authority into one file.\n\nIts process may run meanwhile: the "
     "copy is the state of one moment, as a crash would have left it then. Of a coordinator it is one at which no "
@@ -33,13 +32,8 @@ _KEYS = {
 
 
 def run(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A study's, a host's or an authority's folder.", show_default=False)
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The copy; must not exist.", show_default="DIR-DATE-TIME.tar, here"),
-    ] = None,
+    directory: Annotated[Path, argument("DIR", "A study's, a host's or an authority's folder.")],
+    out: Annotated[Path | None, option("FILE", "The copy; must not exist.", shown="DIR-DATE-TIME.tar, here")] = None,
     as_json: Json = False,
 ) -> int:
     from client.saved_phases import STATES_FILE
@@ -88,9 +82,7 @@ def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3
     sql = "SELECT round, attempt FROM attempts WHERE outcome IS NULL AND ledger_row IS NULL"
     open_, before = connection.execute(sql).fetchone(), about["under_way"]
     about["under_way"] = f"round {open_[0]}, attempt {open_[1]}" if open_ else ""
-    if not open_:
-        return True
-    if not is_in_use(state):
+    if not open_ or not is_in_use(state):
         return True
     if before != about["under_way"] and rewritable():
         typer.echo(f"waiting until {about['under_way']}, is charged or over", err=True)

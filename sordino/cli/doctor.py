@@ -14,13 +14,12 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, minute
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog
 
 if TYPE_CHECKING:
     from client.credentials import ClientCertificate
     from sordino.reporting.party import Party
 
-NAME = "doctor"
 HELP = (
     "Check this machine, and the folder of a coordinator, a host or an authority.\n\nEach check is one line: ok, or "
     "what to do. Versions, processor, memory, disk; settings, private keys and who can read them, certificates and "
@@ -43,8 +42,7 @@ class Warned(str):
 
 def run(
     directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="A study's, a host's or an authority's folder.", show_default="none"),
+        Path | None, argument("[DIR]", "A study's, a host's or an authority's folder.", "none")
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -20,13 +20,12 @@ from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import over_files, study_values
-from sordino.cli.verbs import Json, epilog
+from sordino.cli.verbs import Json, argument, epilog, option
 from sordino.planning.expected_errors import default_bounds_note
 
 if TYPE_CHECKING:
     from authority.founding import CarriedAuthority
 
-NAME = "init"
 HELP = (
     "Make a study: its file, the authority and the signed roster, TLS certificates, and a folder for each "
     "host.\n\nDIR must be new or empty. The privacy plan is made first; when no plan keeps the budget, nothing "
@@ -53,15 +52,15 @@ DECLARED = (
 
 
 def _run(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+    directory: Annotated[Path, argument("DIR", "Folder to make.")],
     authority: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder coordinator/ of `sordino authority init`, where the authority is elsewhere: it decides who "
+        option(
+            "DIR",
+            "Folder coordinator/ of `sordino authority init`, where the authority is elsewhere: it decides who "
             "takes part, and all join with its codes.",
-            rich_help_panel=STUDY,
-            show_default="one is made with the study",
+            shown="one is made with the study",
+            panel=STUDY,
         ),
     ] = None,
     as_json: Json = False,

@@ -22,9 +22,8 @@ from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.api.participant import Participant
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import EndWith
+from sordino.cli.verbs import EndWith, argument, flag, option
 
-NAME = "join"
 HELP = (
     "Take part in a study with the participants of one host.\n\nConnects to the coordinator, trains on the data "
     "here, and sends masked, noised integers; never an example, a gradient or a loss in the clear. The host's folder "
@@ -47,7 +46,7 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED)
 )
 _option = partial(key, panel="Options")
-_owner = partial(typer.Option, rich_help_panel="A host that has joined: your say, while it runs or not")
+_OWNER = "A host that has joined: your say, while it runs or not"
 _code = partial(key, None, panel=CODE)
 
 
@@ -84,32 +83,25 @@ class Participation(Table):
 def _run(
     address: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[HOST:PORT]",
-            help="The coordinator's address; with --code its port for enrolment.",
-            show_default="from host.toml",
-        ),
+        argument("[HOST:PORT]", "The coordinator's address; with --code its port for enrolment.", "from host.toml"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object with the exit code at the end.")] = False,
     status: Annotated[
-        bool, _owner("--status", help="Show what this host sent and when, what it cost, and what its policy allows.")
+        bool, flag("--status", "Show what this host sent and when, what it cost, and what its policy allows.", _OWNER)
     ] = False,
     pause: Annotated[
-        bool, _owner("--pause", help="Take no part until --resume; a running process finishes its attempt first.")
+        bool, flag("--pause", "Take no part until --resume; a running process finishes its attempt first.", _OWNER)
     ] = False,
-    resume: Annotated[bool, _owner("--resume", help="Take part again after --pause.")] = False,
+    resume: Annotated[bool, flag("--resume", "Take part again after --pause.", _OWNER)] = False,
     leave: Annotated[
-        bool, _owner("--leave", help="End this host's part in the study for good; keys, journal and ledger stay.")
+        bool, flag("--leave", "End this host's part in the study for good; keys, journal and ledger stay.", _OWNER)
     ] = False,
     export: Annotated[
         Path | None,
-        _owner(
-            "--export",
-            metavar="FOLDER",
-            help="Write what this host's participants signed, answered and were charged, signed by them.",
-            show_default=False,
+        option(
+            "FOLDER",
+            "Write what this host's participants signed, answered and were charged, signed by them.",
+            panel=_OWNER,
         ),
     ] = None,
     end_with: EndWith = 0,

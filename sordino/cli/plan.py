@@ -6,19 +6,16 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-import typer
-
 from learning.task_names import BOUNDED
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, check_picture, task_options
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import answer, epilog
+from sordino.cli.verbs import answer, epilog, flag
 from sordino.planning.expected_errors import default_bounds_note
 from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
-NAME = "plan"
 HELP = (
     "Compute noise, thresholds and bytes from a privacy budget, and refuse what no plan can keep.\n\nThe noise is "
     "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
@@ -51,10 +48,7 @@ QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take les
 _PLANNED: Final = ("privacy", "evaluation")
 
 
-def _run(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)] = False,
-    **given: Any,
-) -> int:
+def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPUT)] = False, **given: Any) -> int:
     from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
     from sordino.planning.refusals import check_plan
 

@@ -12,13 +12,12 @@ import typer
 from runtime.failure import ExitCode
 from server.study_file import StudyConfiguration
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import A_STUDY, AsService, EndWith, epilog
+from sordino.cli.verbs import A_STUDY, AsService, EndWith, argument, epilog, flag
 
 if TYPE_CHECKING:
     from server.events import Event
     from server.study_view import StudyView
 
-NAME = "serve"
 HELP = (
     "Run the coordinator of a study until its last round, or until the privacy budget is reached.\n\nOn a "
     "terminal a panel shows the phase and what it waits for, participants, dropouts with their reason, accuracy "
@@ -32,17 +31,12 @@ EPILOG = epilog("serve my-study", *A_STUDY, ExitCode.BUDGET, ExitCode.LEDGER)
 
 
 def _run(
-    study: Annotated[
-        Path, typer.Argument(metavar="DIR|study.toml", help="The study's folder or file.", show_default=False)
-    ],
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON, as it happens.")] = False,
+    study: Annotated[Path, argument("DIR|study.toml", "The study's folder or file.")],
+    quiet: Annotated[bool, flag("--quiet", "Print no progress.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print each event as a line of JSON, as it happens.")] = False,
     service: AsService = False,
     page_names: Annotated[
-        bool,
-        typer.Option(
-            "--page-names", help="Show hosts, participants' numbers and transcripts on the page, not counts alone."
-        ),
+        bool, flag("--page-names", "Show hosts, participants' numbers and transcripts on the page, not counts alone.")
     ] = False,
     end_with: EndWith = 0,
     **given: Any,

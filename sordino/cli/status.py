@@ -14,13 +14,12 @@ from urllib.parse import urlsplit
 import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog, flag, option
 
 if TYPE_CHECKING:
     from server.events import Event
     from sordino.reporting.feed import Snapshot
 
-NAME = "status"
 HELP = (
     "Say what a study does: what it waits for, participants, accuracy, privacy spent, dropouts.\n\nOf a folder on this "
     "machine it reads what the coordinator records, whether one runs or not; --watch is the panel of `sordino serve`. "
@@ -33,17 +32,10 @@ _ANSWER_S = 5.0
 
 def run(
     study: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|study.toml|http://HOST:PORT",
-            help="The study's folder or file, or the address of its page.",
-            show_default=False,
-        ),
+        str, argument("DIR|study.toml|http://HOST:PORT", "The study's folder or file, or the address of its page.")
     ],
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until the study ends or Ctrl-C.")] = False,
-    password: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With the page's password.", show_default="none")
-    ] = None,
+    watch: Annotated[bool, flag("--watch", "Go on until the study ends or Ctrl-C.")] = False,
+    password: Annotated[Path | None, option("FILE", "With the page's password.", shown="none")] = None,
     as_json: Json = False,
 ) -> int:
     if study.startswith(("http://", "https://")):

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.text import several
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, option, verb_group, verb_in
 
-NAME = "transcript"
 app = verb_group(
-    NAME,
+    "transcript",
     "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: which participants were "
     "invited, advertised keys, dealt, uploaded and signed, under which plan, and what was charged. The "
     "study's authority is all that is needed to check it: no network, coordinator or secrets. docs/transcripts.md says "
@@ -22,31 +19,25 @@ app = verb_group(
 KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
 
 
-@app.command(
-    "verify",
-    help=(
-        "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
-        "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
-        "thresholds, sets, the quorum's signatures over them, and the charge. For several files also that each names "
-        "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
-        "The first check that fails is named."
-    ),
-    epilog=epilog(
-        "transcript verify my-study/coordinator/transcripts/*.transcript --authority my-study/authority/authority.pub",
-        ExitCode.TRANSCRIPT,
-    ),
+@verb_in(
+    app,
+    "transcript verify my-study/coordinator/transcripts/*.transcript --authority my-study/authority/authority.pub",
+    "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
+    "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
+    "thresholds, sets, the quorum's signatures over them, and the charge. For several files also that each names "
+    "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
+    "The first check that fails is named.",
+    ExitCode.TRANSCRIPT,
 )
 def verify(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Transcripts, oldest first.", show_default=False)
-    ],
-    authority: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default=False)],
+    files: Annotated[list[Path], argument("FILE...", "Transcripts, oldest first.")],
+    authority: Annotated[str, option("KEY", KEY_HELP)],
     own: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Records that a participant exported (sordino join --export): the transcripts must agree with them.",
-            show_default="none",
+        option(
+            "FILE",
+            "Records that a participant exported (sordino join --export): the transcripts must agree with them.",
+            shown="none",
         ),
     ] = None,
     as_json: Json = False,
@@ -111,20 +102,17 @@ def _numbers(attempts: list[dict[str, int]]) -> str:
     return several([f"round {one['round']} attempt {one['attempt']}" for one in attempts], 10)
 
 
-@app.command(
-    "show",
-    help=(
-        "Explain a transcript in plain words: study and round, which participants took part and which left where, the "
-        "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "
-        "--authority it is checked against the authority that it names: compare the fingerprint with the one you know."
-    ),
-    epilog=epilog("transcript show my-study/coordinator/transcripts/round-000001.transcript", ExitCode.TRANSCRIPT),
+@verb_in(
+    app,
+    "transcript show my-study/coordinator/transcripts/round-000001.transcript",
+    "Explain a transcript in plain words: study and round, which participants took part and which left where, the "
+    "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "
+    "--authority it is checked against the authority that it names: compare the fingerprint with the one you know.",
+    ExitCode.TRANSCRIPT,
 )
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A transcript.", show_default=False)],
-    authority: Annotated[
-        str | None, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the one that the file names")
-    ] = None,
+    file: Annotated[Path, argument("FILE", "A transcript.")],
+    authority: Annotated[str | None, option("KEY", KEY_HELP, shown="the one that the file names")] = None,
     as_json: Json = False,
 ) -> int:
     known = None if authority is None else read_authority(authority)
