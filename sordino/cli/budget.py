@@ -26,19 +26,17 @@ class _NameIsOptional(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `OWN` where no name is given."""
+        from wire.records.ledger import LEDGER_FILE
+
         filled: list[str] = []
         for position, word in enumerate(args):
             filled.append(word)
             following = args[position + 1] if position + 1 < len(args) else "-"
-            if word == "--participant" and (following.startswith("-") or _is_place(Path(following))):
+            path = Path(following)
+            place = path.is_file() or kind_of(path) is not None or (path / LEDGER_FILE).is_file()
+            if word == "--participant" and (following.startswith("-") or place):
                 filled.append(OWN)
         return super().parse_args(ctx, filled)
-
-
-def _is_place(path: Path) -> bool:
-    from wire.records.ledger import LEDGER_FILE
-
-    return path.is_file() or kind_of(path) is not None or (path / LEDGER_FILE).is_file()
 
 
 @app.command(

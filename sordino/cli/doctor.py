@@ -46,6 +46,7 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
+    from runtime.durable import free_mb
     from runtime.logs import log_warnings_only
     from sordino.cli import explain
     from sordino.reporting.party import kind_of, party_of
@@ -63,8 +64,10 @@ def run(
         return ok
 
     folder = Path() if directory is None and kind_of(Path()) else directory
-    for check in _of_the_machine(folder or Path()):
-        do(*check)
+    do("versions", _versions)
+    do("processor", _processor)
+    do("memory", _memory)
+    do("disk", lambda: f"{free_mb(folder or Path()):,.0f} MB free")
     if folder is not None:
         parties: list[Party] = []
 
@@ -73,8 +76,12 @@ def run(
             return f"{parties[0].settings}: no mistake found"
 
         if do("settings", settings):
-            for check in _of_a_party(parties[0]):
+            party = parties[0]
+            checks_of = {"study": _of_a_study, "host": _of_a_host, "authority": _of_an_authority}[party.kind]
+            do("secrets", partial(_secrets, party))
+            for check in checks_of(party):
                 do(*check)
+            do("databases", partial(_databases, party))
     ok = all(one["ok"] for one in found)
     width = max(len(str(one["check"])) for one in found)
     good, warned, bad = (typer.style(*one) for one in (("ok  ", "green"), ("WARN", "yellow"), ("FAIL", "red")))
@@ -87,13 +94,6 @@ def run(
 
 
 # ---------------------------------------------------------------- the machine
-
-
-def _of_the_machine(folder: Path) -> Iterator[Check]:
-    yield "versions", _versions
-    yield "processor", _processor
-    yield "memory", _memory
-    yield "disk", partial(_disk, folder)
 
 
 def _versions() -> str:
@@ -123,19 +123,7 @@ def _memory() -> str:
     return "unknown" if free is None else f"{free:,.0f} MB free"
 
 
-def _disk(folder: Path) -> str:
-    from runtime.durable import free_mb
-
-    return f"{free_mb(folder):,.0f} MB free"
-
-
 # ---------------------------------------------------------------- a party
-
-
-def _of_a_party(party: Party) -> Iterator[Check]:
-    yield "secrets", partial(_secrets, party)
-    yield from {"study": _of_a_study, "host": _of_a_host, "authority": _of_an_authority}[party.kind](party)
-    yield "databases", partial(_databases, party)
 
 
 def _secrets(party: Party) -> str:
@@ -164,9 +152,8 @@ def _of_a_study(party: Party) -> Iterator[Check]:
         read_certificate(table).credentials()  # the key's mode, and that both belong together
         check_client_ca(study)
         pair = load_certificate(table.tls_certificate, table.tls_key)
-        return valid_until(
-            pair, table.client_ca, "the study's authority makes a new one (docs/operations.md, Certificates)"
-        )
+        remedy = "the study's authority makes a new one (docs/operations.md, Certificates)"
+        return valid_until(pair, table.client_ca, remedy)
 
     def transcript_key() -> str:
         from server.opening import open_transcripts

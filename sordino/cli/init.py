@@ -42,6 +42,11 @@ AWAY = (
 DRAWN = "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws."
 HIDDEN = "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
+WHERE_FILES_GO = (
+    "Before a host joins, put the data of each of its participants there, such as {first}.csv{more}. A .csv has a line "
+    "of column names, then numbers; all files have the same columns. docs/your_own_data.md has the other kinds. Files "
+    "that lie elsewhere are named in host.toml."
+)
 LIVE_PAGE = "127.0.0.1:0"
 """Where `sordino serve` shows the page of a new study: a free port, since a machine may serve several."""
 
@@ -138,7 +143,10 @@ def _run(
         typer.echo(f"\nRun it:    {run_it}  (docs/flower.md)")
     elif study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
-        typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))
+        more = "" if first == last else f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
+        advice = WHERE_FILES_GO.format(first=first, more=more)
+        lines = textwrap.wrap(advice, width, break_on_hyphens=False, break_long_words=False)
+        typer.echo("\n".join(["", *lines]))
     if not by_flower:
         typer.echo(f"\nServe it:  sordino serve {study.directory}")
         if study.hosts:
@@ -159,18 +167,6 @@ def _run(
         last_words = [ONE_MACHINE, "For more than a trial make the study with --separate-machines. " + last_words[0]]
     typer.echo("\n".join(line for words in last_words for line in ("", *folded(words, width))))
     return int(ExitCode.OK)
-
-
-def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
-    """Where the participants' own files are expected."""
-    advice = f"Before a host joins, put the data of each of its participants there, such as {first}.csv"
-    if count > 1:
-        advice += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
-    advice += (
-        ". A .csv has a line of column names, then numbers; all files have the same columns. docs/your_own_data.md has "
-        "the other kinds. Files that lie elsewhere are named in host.toml."
-    )
-    return textwrap.wrap(advice, width, break_on_hyphens=False, break_long_words=False)
 
 
 def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, Any]:

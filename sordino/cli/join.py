@@ -22,7 +22,7 @@ from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.api.participant import Participant
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import EndWith, argument, flag, option
+from sordino.cli.verbs import EndWith, answer, argument, flag, option
 
 HELP = (
     "Take part in a study with the participants of one host.\n\nConnects to the coordinator, trains on the data "
@@ -118,9 +118,7 @@ def _run(
     if wishes := [name for name, wanted in asked.items() if wanted]:
         if len(wishes) > 1 or address is not None or values.keys() | chosen(given, Participation).keys() - {"home"}:
             raise InputFailure(f"{wishes[0]} takes only --home DIR and --json: leave out the other options.")
-        from sordino.cli.owners_say import owners_say
-
-        return owners_say(wishes[0], home or Path(), export, as_json)
+        return _owners_say(wishes[0], home or Path(), export, as_json)
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
@@ -160,6 +158,59 @@ def _run(
 
     become(settings, as_json=as_json, service=how.service)
     return int(ExitCode.OK)
+
+
+def _owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> int:
+    """Do what an owner's option says. Raises Failure: the host's folder can't be used, or hasn't joined yet."""
+    from client.credentials import load_identity
+    from client.host_file import load
+    from client.joining.folder import unfinished
+    from client.owners_word import LEFT, PAUSED, RESUMED, write_word
+    from sordino.reporting.participation import export, figures, lines
+
+    if home.is_dir() and (joining := unfinished(home)) is not None:
+        raise InputFailure(
+            f"{home}, identity {joining.shown_identity}, hasn't joined its study yet, and {wish} is for a host that "
+            f"has: first finish joining by `sordino join --home {home}`."
+        )
+    settings = load(home).settings()
+    host, study = settings.host.name, settings.study.name
+    if wish == "--status":
+        body = figures(settings)
+        return answer(as_json, body, lines(settings, body))
+    if wish == "--export":
+        files = export(settings, folder or Path())
+        key = settings.study.authority_public_key
+        said = [
+            *map(str, files),
+            "Signed by the participant, without its data or updates. Compare it with the coordinator's transcripts:",
+            f"sordino transcript verify TRANSCRIPT... --authority {key} --own {files[0]}",
+        ]
+        return answer(as_json, {"files": [str(file) for file in files]}, said)
+    if wish == "--pause":
+        state = PAUSED
+        said = [
+            f"Paused: the host {host} takes no part in {study}. A running process notices within seconds, finishes "
+            "an attempt under way, and disconnects; a later start waits too. The coordinator sees that it stopped on "
+            "purpose, not why.",
+            f"To take part again: sordino join --home {home} --resume",
+        ]
+    elif wish == "--resume":
+        state = RESUMED
+        said = [f"The host {host} takes part in {study} again, while sordino join runs."]
+    else:
+        state = LEFT
+        said = [
+            f"Left: the host {host} takes no part in {study} any more. A running process finishes an attempt under "
+            "way, and ends; later starts end at once.",
+            "It is still on the roster, as an absent participant. For its removal ask the authority to revoke:",
+            "  " + " ".join(load_identity(one.key).public.hex() for one in settings.participants),
+            f"Keys, journal and ledger stay. Keep the ledger ({settings.host.ledger}, with its .head): it says what "
+            "was spent from this data, and a later study over it needs it (--ledger). What is in earlier sums can't be "
+            "taken out of them.",
+        ]
+    write_word(settings.host.journal.parent, state)
+    return answer(as_json, {"host": host, "study": study, "state": state}, said)
 
 
 def _code_of_service(code: str | None) -> str | None:

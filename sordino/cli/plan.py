@@ -12,7 +12,7 @@ from runtime.option_values import built, check_picture, task_options
 from runtime.settings_keys import settings_keys
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import answer, epilog, flag
-from sordino.planning.expected_errors import default_bounds_note
+from sordino.planning.expected_errors import default_bounds_note, described, expected_errors
 from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
@@ -90,7 +90,7 @@ def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPU
         "budget_coordinator": own.budget_coordinator,
         "budget_released": own.budget_released,
     }
-    import wire.study  # noqa: F401  # its time is not the plan's
+    import wire.study  # its time is not the plan's
 
     def again(changed: dict[str, Any]) -> PlanFigures:
         return _figures(arguments | changed, bounds=bool(not changed))
@@ -105,7 +105,9 @@ def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPU
         figures = replace(figures, alternatives=with_own_row(alternatives(stated), figures))
     if task is not None:
         said = default_bounds_note(task, options_of_task) or None
-        expected = _expected(stated, task, options_of_task)
+        # With binomial noise there is no such figure.
+        binomial = stated["mechanism"] == "binomial"
+        expected = None if binomial else expected_errors(wire.study.plan_study(**stated), task, options_of_task)
         figures = replace(figures, task=task, expected=expected, default_bounds=said)
     if plot is not None:
         from sordino.planning.figure import draw_plan
@@ -128,19 +130,8 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
     return replace(figures_of(plan), **tighter_bounds(plan)) if bounds else figures_of(plan)
 
 
-def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) -> dict[str, Any] | None:
-    """The error of a statistic; None of other tasks, and with binomial noise, for which there is no such figure."""
-    if settled["mechanism"] == "binomial":
-        return None
-    from sordino.planning.expected_errors import expected_errors
-    from wire.study import plan_study
-
-    return expected_errors(plan_study(**settled), task, options)
-
-
 def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
     from runtime.text import aligned, folded, terminal_width
-    from sordino.planning.expected_errors import described
     from sordino.planning.notes import notes
     from sordino.planning.text import heading
 
@@ -149,7 +140,15 @@ def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> l
     if figures.default_bounds is not None:
         remarks.append(figures.default_bounds)
     lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
-    lines += ["", *aligned(_about(figures), width)]
+    about = [
+        ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
+        ("Adjacency:", "", figures.adjacency),
+        ("Trusts:", "", figures.trusts),
+    ]
+    if figures.epsilon_pld:
+        said = f"epsilon_conditional: PLD {figures.epsilon_pld:.3f}. Smallest for the target: {figures.accountant}"
+        about.append(("Bounds:", "", said))
+    lines += ["", *aligned(about, width)]
     if figures.target == "conditional":
         said = "For comparison only: outsiders can't check how participants were drawn, so no study is served."
         lines += ["", *folded(said, width)]
@@ -166,19 +165,6 @@ def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> l
     elif left_out:
         lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
     return lines
-
-
-def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    """Rows on mechanism, adjacency, trust and bounds."""
-    rows = [
-        ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
-        ("Adjacency:", "", figures.adjacency),
-        ("Trusts:", "", figures.trusts),
-    ]
-    if figures.epsilon_pld:
-        said = f"epsilon_conditional: PLD {figures.epsilon_pld:.3f}. Smallest for the target: {figures.accountant}"
-        rows.append(("Bounds:", "", said))
-    return rows
 
 
 run = with_options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import time
@@ -10,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
-
-import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from sordino.cli.verbs import Json, answer, argument, epilog, flag, option
@@ -60,32 +59,24 @@ def run(
 
 def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool) -> int:
     """One answer; or one each second that differs from the last, until the study is over."""
-    from sordino.reporting.feed import status_lines
-
-    shown, running = read()
-    body = {"running": running, **shown}
-    if not watch:
-        return answer(as_json, body, status_lines(shown, running))
-    if as_json:
-        last = None
-        while True:
-            if body != last:
-                typer.echo(json.dumps(body))
-            if shown["now"]["over"] is not None or not running:
-                return int(ExitCode.OK)
-            time.sleep(_EVERY_S)
-            last, (shown, running) = body, read()
-            body = {"running": running, **shown}
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False) as live:
+    from sordino.reporting.feed import status_lines
+
+    last: dict[str, Any] = {}
+    with Live(auto_refresh=False) if watch and not as_json else contextlib.nullcontext() as live:
         while True:
-            live.update(Text("\n".join(status_lines(shown, running))), refresh=True)
-            if shown["now"]["over"] is not None:
+            shown, running = read()
+            body = {"running": running, **shown}
+            if live is not None:
+                live.update(Text("\n".join(status_lines(shown, running))), refresh=True)
+            elif body != last:
+                answer(as_json, body, status_lines(shown, running))
+            if not watch or shown["now"]["over"] is not None or not running:
                 return int(ExitCode.OK)
             time.sleep(_EVERY_S)
-            shown, running = read()
+            last = body
 
 
 def _follow(state: Path) -> Callable[[], tuple[list[Event], bool]]:
@@ -148,13 +139,10 @@ def ask(address: str, password: str = "") -> dict[str, Any]:
     headers = {"Authorization": f"Basic {basic}"} if password else {}
 
     try:
-        connection = kind(parts.netloc, timeout=_ANSWER_S)
-        try:
+        with contextlib.closing(kind(parts.netloc, timeout=_ANSWER_S)) as connection:
             connection.request("GET", f"{parts.path.rstrip('/')}/feed", headers=headers)
             response = connection.getresponse()
             body = response.read()
-        finally:
-            connection.close()
         if response.status == 401:
             wanted = "has another password than that file" if password else "asks for a password"
             raise InputFailure(f"{address} {wanted}: --password FILE, with http.password of the coordinator")

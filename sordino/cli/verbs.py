@@ -37,6 +37,12 @@ AsService = Annotated[
 ]
 EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
 
+LOOKS: Final[dict[str, Any]] = {
+    "rich_markup_mode": "rich",
+    "add_completion": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
+}
+"""Of every command and group."""
 A_STUDY: Final = (ExitCode.INFEASIBLE, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
 """What a verb that runs a study can end with."""
 
@@ -47,14 +53,7 @@ _BOTH: Final = ("--drop", "--max-dropout")
 
 def verb_group(name: str, help_text: str) -> typer.Typer:
     """An empty group of verbs, such as ``sordino budget``; called alone it shows its help."""
-    group = typer.Typer(
-        name=name,
-        add_completion=False,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help=help_text,
-    )
+    group = typer.Typer(**LOOKS, name=name, no_args_is_help=True, help=help_text)
     group.callback()(lambda: None)  # otherwise a group of one verb would be that verb
     return group
 
