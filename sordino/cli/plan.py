@@ -49,7 +49,7 @@ _PLANNED: Final = ("privacy", "evaluation")
 
 
 def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPUT)] = False, **given: Any) -> int:
-    from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
+    from sordino.planning.options import check_budgets, check_population, clip_rule, of_task, shape
     from sordino.planning.refusals import check_plan
 
     asked = chosen(given, PlanOptions)
@@ -76,7 +76,8 @@ def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPU
         if study.evaluation.of_plan() and task in BOUNDED:
             raise InputFailure(f"--task {task} has no model that participants could evaluate: leave --evaluate out.")
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
-    reader = own.target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
+    published = privacy.sampling == "poisson" and privacy.max_dropout == privacy.adversarial == 0  # isn't served
+    reader = own.target or ("conditional" if published else "coordinator")
     check_budgets(reader, own.budget_coordinator, own.budget_released)
     arguments: dict[str, Any] = privacy.of_plan() | {
         "clients": clients,
@@ -110,7 +111,7 @@ def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPU
         expected = None if binomial else expected_errors(wire.study.plan_study(**stated), task, options_of_task)
         figures = replace(figures, task=task, expected=expected, default_bounds=said)
     if plot is not None:
-        from sordino.planning.figure import draw_plan
+        from sordino.planning.study_plan import draw_plan
 
         draw_plan(stated, plot)
     lines = _lines(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
@@ -122,7 +123,7 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
         from sordino.planning.binomial_figures import binomial_figures, plan_binomial_study
 
         return binomial_figures(plan_binomial_study(chosen), chosen)
-    from sordino.planning.bounds import tighter_bounds
+    from sordino.planning.alternatives import tighter_bounds
     from sordino.planning.text import figures_of
     from wire.study import plan_study
 

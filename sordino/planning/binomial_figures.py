@@ -21,6 +21,10 @@ _ONLY: Final = (
     ("budget_released", None, "--budget-released"),
     ("sketch", (0, 0), "--sketch-rows"),
 )
+_OF_PLAN: Final = (
+    *("clients", "dim", "padded_dim", "rotation", "bits", "clip", "rounds", "delta", "granularity"),
+    *("central_stddev", "adjacency", "h_min", "min_survivors", "epsilon"),
+)
 
 
 def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
@@ -36,9 +40,8 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
     for name, only, option in _ONLY:
         if chosen.get(name, only) != only:
-            raise InputFailure(
-                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam."
-            )
+            only_two = "binomial noise composes in epsilon and delta only"
+            raise InputFailure(f"{only_two}: leave {option} out, or use skellam.")
     if chosen.get("evaluation"):
         raise InputFailure("with binomial noise participants don't evaluate: leave --evaluate out.")
     rule = chosen["clipping"]
@@ -84,11 +87,9 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
     key_agreement = chosen.get("key_agreement", X25519)
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
-    achieved = plan.planned_epsilon
-    names: tuple[str, ...] = ("clients", "dim", "padded_dim", "rotation", "bits", "clip", "rounds", "delta")
-    names += ("granularity", "central_stddev", "adjacency", "h_min", "min_survivors", "epsilon")
+    quorum = plan.min_survivors if chosen["quorum"] is None else chosen["quorum"]
     figures = PlanFigures(
-        **{name: getattr(plan, name) for name in names},
+        **{name: getattr(plan, name) for name in _OF_PLAN},
         **{name: chosen[name] for name in ("max_dropout", "adversarial")},
         mechanism=NAME,
         population=plan.clients,
@@ -97,19 +98,17 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         coded_dim=plan.dim,
         block_dim=rotation_layout(plan.dim, plan.rotation)[0],
         clipping=chosen["clipping"].to_json(),
-        sketch=None,
         local_stddev=local,
         full_stddev=local * math.sqrt(plan.clients),
         noise_norm=local * math.sqrt(plan.dim / plan.clients) / plan.clip,
         noise_multiplier=plan.central_stddev / plan.clip,
         inflated_clip=inflated,
         effective_noise_multiplier=plan.central_stddev / inflated,
-        epsilon_coordinator=achieved,
-        epsilon_released=achieved,
-        epsilon_conditional=None,
+        epsilon_coordinator=plan.planned_epsilon,
+        epsilon_released=plan.planned_epsilon,
         target="coordinator",
         A=plan.colluders,
-        quorum=plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
+        quorum=quorum,
         graph=COMPLETE,
         adversary=adversary,
         key_agreement=key_agreement,
@@ -121,12 +120,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         budget_coordinator=plan.epsilon,
         budget_released=plan.epsilon,
         layer_noise_stddev=[plan.central_stddev],
-        quantile_stderr=None,
-        accuracy_stderr=None,
-        evaluation={},
         trusts=trust_of(NAME, adversary).words,
         theorem=DESCRIPTIONS[NAME].theorem,
-        warnings=[],
         accountant=plan.composition,
     )
     return replace(figures, warnings=ring_warnings(chosen["graph"], figures))

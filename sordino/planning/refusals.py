@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.failure import ExitCode, Failure, InputFailure
 from sordino.planning.alternatives import error_variance
+from sordino.planning.notes import percent, smallest
 from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import OUTWEIGHS, outweighs
 
@@ -88,11 +89,14 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
     if survivors is not None and survivors < threshold:
         dropout = chosen["max_dropout"]
         least = next((n for n in range(threshold, clients + 1) if _keeps(again, clients, dropout, n)), None)
+        instead = "" if least is None else f"--min-survivors {least}"
+        if least is None and (fewer := _dropout_that_works(again, clients, dropout, threshold)):
+            instead = f"--min-survivors {threshold} with --max-dropout {fewer}"
         raise Failure(
             ExitCode.INFEASIBLE,
             f"--min-survivors {survivors} is below the threshold {threshold} of {clients} participants of whom "
             f"{sharing_colluders(clients, colluders)} may collude",
-            _fewer_leave(again, clients, dropout, threshold) if least is None else f"use --min-survivors {least}",
+            f"use {instead}" if instead else None,
         )
     fewest = default_min_survivors(clients, colluders, chosen["max_dropout"]) if survivors is None else survivors
     if quorum is not None and quorum < fewest:
@@ -117,8 +121,6 @@ def check_aborts(figures: PlanFigures, again: Again) -> None:
 
     Raises Failure: the probability is above one half.
     """
-    from sordino.planning.notes import percent
-
     share, max_dropout = figures.abort_probability, figures.max_dropout
     if share <= MOSTLY:
         return
@@ -144,11 +146,6 @@ def _dropout_that_works(again: Again, clients: int, max_dropout: float, survivor
         if dropout < max_dropout and _keeps(again, clients, dropout, survivors, max_dropout=dropout):
             return f"{dropout:g}"
     return ""
-
-
-def _fewer_leave(again: Again, clients: int, max_dropout: float, survivors: int) -> str | None:
-    dropout = _dropout_that_works(again, clients, max_dropout, survivors)
-    return f"use --min-survivors {survivors} with --max-dropout {dropout}" if dropout else None
 
 
 def check_plan(
@@ -257,7 +254,9 @@ def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -
     if "bits" in change:
         fewest = int(change["bits"] or 0)
         return f"use --bits {fewest}" + _enough_bits(fewest, chosen["bits"], again)
-    rounds = _most_rounds(chosen["rounds"], again) if "rounds" in change else 0
+    rounds = 0  # the most that a plan keeps
+    if "rounds" in change:
+        rounds = smallest(0, chosen["rounds"], lambda fewer: _made(again, rounds=fewer) is None) - 1
     for reader in ("coordinator", "released"):
         planned = change.get(f"budget_{reader}")
         if planned is not None:
@@ -280,10 +279,3 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
             break
     enough = next((fewest + at for at, error in enumerate(errors) if error <= _NEARLY * errors[-1]), fewest)
     return "" if enough == fewest else f"; with --bits {enough} the error is within 10 % of the least"
-
-
-def _most_rounds(rounds: int, again: Again) -> int:
-    """The most rounds below ``rounds`` that a plan keeps; 0 if none."""
-    from sordino.planning.notes import smallest
-
-    return smallest(0, rounds, lambda fewer: _made(again, rounds=fewer) is None) - 1
