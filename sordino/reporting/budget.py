@@ -227,7 +227,11 @@ def _plan(contents: Contents) -> Plan | None:
 def figures(contents: Contents, participant: int | str | None = None) -> dict[str, Any]:
     """The ledger under stable JSON names."""
     about, head = contents.about, contents.head
-    named = _named(contents) if about.side == COORDINATOR else {}
+    named: dict[int | str, dict[str, str | None]] = {}  # whom a coordinator's rows are about
+    if about.side == COORDINATOR:
+        roster = contents.place.roster
+        hosts = {} if roster is None else {entry.identity.hex(): entry.host for entry in roster.entries}
+        named = {who: {"identity": one, "host": hosts.get(one)} for who, one in _members(contents).items()}
     studies = [_study(contents, study, participant, named) for study in contents.totals.studies.values()]
     body: dict[str, Any] = {
         "ledger": str(contents.place.ledger.resolve()),
@@ -239,11 +243,15 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
     }
     if about.side == COORDINATOR:
         body["study"] = about.study
-        spent = [one.epsilon_coordinator() for one in contents.totals.studies.values()]
+        spent = (one.epsilon_coordinator() for one in contents.totals.studies.values())
         body["epsilon_coordinator"] = max(spent, default=0.0)
         body["epsilon_released"] = _released(contents)
     else:
-        body["all_studies"] = _all_studies(contents)
+        # Over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound.
+        body["all_studies"] = [
+            {**composed(kind), "curve": [list(pair) for pair in sorted(kind.curve.items())]}
+            for kind in contents.totals.across_studies()
+        ]
         body["limits"] = limits(contents.totals, contents.place.policy, participant)
     return body
 
@@ -263,15 +271,6 @@ def _released(contents: Contents) -> float | None:
     # Where transcripts were published there is no reader left who doesn't know the cohorts.
     public = contents.place.state is not None and are_published(contents.place.state)
     return account.epsilon_coordinator() if public else account.epsilon_released()
-
-
-def _named(contents: Contents) -> dict[int | str, dict[str, str | None]]:
-    """Number -> identity, and host while the roster lists it: whom a coordinator's rows are about."""
-    roster = contents.place.roster
-    hosts = {} if roster is None else {entry.identity.hex(): entry.host for entry in roster.entries}
-    return {
-        number: {"identity": identity, "host": hosts.get(identity)} for number, identity in _members(contents).items()
-    }
 
 
 def _study(
@@ -339,14 +338,6 @@ def _charge(row: Row) -> dict[str, Any]:
     }
 
 
-def _all_studies(contents: Contents) -> list[dict[str, Any]]:
-    """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound."""
-    return [
-        {**composed(kind), "curve": [list(pair) for pair in sorted(kind.curve.items())]}
-        for kind in contents.totals.across_studies()
-    ]
-
-
 def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     """`figures` for people."""
     said = [f"{contents.about.side.capitalize()}'s ledger {_shown(contents.place.ledger)}"]
@@ -402,13 +393,11 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     with_names = any("identity" in one for one in study["participants"])
     exact, order = study["order"] == 1, f"{study['order']:.4g}"
     renyi = "mu^2/2" if exact else f"Renyi({order})"  # the order stands where its figures stand
+    kind = "exact Gaussian filter" if exact else f"Renyi filter at order {order}"
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
         f"{study['delta']:g}, the largest of all {whose}",
-        *wrapped(
-            f"{study['mechanism']}, {holds}; "
-            + ("exact Gaussian filter" if exact else f"Renyi filter at order {order}")
-        ),
+        *wrapped(f"{study['mechanism']}, {holds}; {kind}"),
         *wrapped(f"adjacency {study['adjacency']}"),
         "",
         f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),

@@ -99,7 +99,9 @@ def closing_lines(view: StudyView, home: Path, state: Path) -> list[str]:
     ]
     newest = newest_model(state)
     if newest is not None:
-        lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{_shown(newest)}")
+        here = Path.cwd()
+        shown = newest.relative_to(here) if newest.is_relative_to(here) else newest
+        lines.append(f"{'checkpoint' if view.seeks_statistic else 'model':<20}{shown}")
         if not view.seeks_statistic:
             lines.append(f"{'':<20}read it with sordino.load_model, see docs/your_own_model.md")
     return [*lines, f"report              sordino report {home}"]
@@ -139,9 +141,3 @@ def _remedy(view: StudyView, aborted: Sequence[AttemptAborted]) -> str:
         f"{whose} own log{s}. If it is a budget, serving again won't help; otherwise let more join, or serve again "
         "later."
     )
-
-
-def _shown(path: Path) -> Path:
-    """As short as it can be typed from here."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
