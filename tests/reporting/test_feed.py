@@ -26,17 +26,10 @@ from server.study_view import StudyView, waiting
 from sordino.reporting.feed import MOST_ROUNDS, StudyFeed, status_lines
 from sordino.reporting.study_text import PlainLines
 from tests.support.commands import says
-from tests.support.event_stream import WITHOUT_NOISE, make_events
+from tests.support.event_stream import WITHOUT_NOISE, fed, make_events
 
 Events = list[Event]
 HOSTILE = "<img src=x onerror=alert(1)> \x1b[2J \u202e"
-
-
-def fed(events: Events, *, names: bool = False) -> StudyFeed:
-    feed = StudyFeed(names=names)
-    for event in events:
-        feed.apply(event)
-    return feed
 
 
 def test_its_values_are_those_of_the_events(events: Events) -> None:
