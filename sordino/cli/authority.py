@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -390,9 +392,6 @@ def page(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on loopback; 0: a free one.")] = 0,
     as_json: Json = False,
 ) -> None:
-    import contextlib
-    import threading
-
     from server.http_port import beside
     from sordino.reporting.authority_page import AuthorityPage
 

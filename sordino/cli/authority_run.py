@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from runtime.durable import StorageError
 from runtime.failure import ExitCode, InputFailure
-from runtime.text import counted
+from runtime.service_notify import Notifier
+from runtime.text import counted, json_line
 from sordino.cli.verbs import AsService, argument, epilog, flag, option
 
 if TYPE_CHECKING:
@@ -50,17 +54,12 @@ def run(
     service: AsService = False,
     as_json: Annotated[bool, flag("--json", "Print one JSON object for each visit with news.")] = False,
 ) -> None:
-    import signal
-    import threading
-
     from authority.folder import AuthorityError, open_folder
     from authority.link import LinkError, open_link
     from authority.local_enrolment import open_local_enrolment
     from authority.store import exclusive
     from authority.visit import Visit, attend, rest, sign_first
     from client.policy_file import load_policy
-    from runtime.durable import StorageError
-    from runtime.service_notify import Notifier
 
     pause = seconds_of("--every", every)
     if desk is None and desk_places is not None:
@@ -130,8 +129,6 @@ def _say(
     as_json: bool, text: str, *, error: bool = False, event: str = "note", body: dict[str, Any] | None = None
 ) -> None:
     """The text, or a line like those of the other processes' logs: with a time, a level and an event."""
-    from runtime.text import json_line
-
     if as_json:
         text = json_line(event, {"note": text} if body is None else body, level="warning" if error else "info")
     print(text, file=sys.stderr if error else sys.stdout, flush=True)

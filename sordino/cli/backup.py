@@ -11,9 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.archive import write_archive
+from runtime.durable import is_in_use
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, rewritable
 from sordino.cli.verbs import Json, answer, argument, epilog, option
+from sordino.reporting.party import AUTHORITY, STUDY, kind_of, party_of
 
 HELP = (
     "Copy the folder of a coordinator, a host or an authority into one file.\n\nIts process may run meanwhile: the "
@@ -37,9 +40,7 @@ def run(
     as_json: Json = False,
 ) -> int:
     from client.saved_phases import STATES_FILE
-    from runtime.archive import write_archive
     from sordino.reporting.budget import place_of, read
-    from sordino.reporting.party import AUTHORITY, STUDY, kind_of, party_of
     from wire.records.ledger import beside_copy
 
     party = party_of(directory)
@@ -74,8 +75,6 @@ def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3
     From a copy of such a moment the coordinator would believe that the attempt was cut off without a charge; and
     participants that have joined no later one couldn't tell. Of a coordinator that is stopped any moment will do.
     """
-    from runtime.durable import is_in_use
-
     connection = databases.get(state)
     if connection is None:
         return True

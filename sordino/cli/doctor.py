@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,13 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from runtime import VERSION
+from runtime.address import split_address, split_addresses
+from runtime.archive import databases, files_in
+from runtime.durable import DAMAGED, check_kind, free_mb, open_to_read
 from runtime.failure import ExitCode, InputFailure
+from runtime.logs import log_warnings_only
+from runtime.processes import has_aes, too_old
 from runtime.text import counted, minute
+from sordino.cli import explain
 from sordino.cli.verbs import Json, answer, argument, epilog
+from sordino.reporting.party import Party, kind_of, party_of
 
 if TYPE_CHECKING:
     from client.credentials import ClientCertificate
-    from sordino.reporting.party import Party
 
 HELP = (
     "Check this machine, and the folder of a coordinator, a host or an authority.\n\nEach check is one line: ok, or "
@@ -46,11 +55,6 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from runtime.durable import free_mb
-    from runtime.logs import log_warnings_only
-    from sordino.cli import explain
-    from sordino.reporting.party import kind_of, party_of
-
     log_warnings_only()
     found: list[dict[str, object]] = []
 
@@ -99,15 +103,11 @@ def run(
 def _versions() -> str:
     from importlib.metadata import version
 
-    from runtime import VERSION
-
     packages = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "cryptography", "numpy"))
     return f"sordino {VERSION}, Python {platform.python_version()}, {packages}"
 
 
 def _processor() -> str:
-    from runtime.processes import has_aes, too_old
-
     if (why := too_old()) is not None:
         raise InputFailure(f"{why}.")
     aes = {True: "AES instructions", False: "no AES instructions: masks take longer", None: "AES instructions unknown"}
@@ -128,9 +128,6 @@ def _memory() -> str:
 
 def _secrets(party: Party) -> str:
     """Whatever the settings say: keys and databases in the folder are for their owner alone."""
-    from runtime.archive import files_in
-    from sordino.reporting.party import kind_of
-
     mine = files_in(party.folder, kind_of)
     secret = [path for path in mine if path.suffix in (".key", ".sqlite") or path.name == "renewed.pem"]
     open_ = [path for path in secret if path.stat().st_mode & 0o077]
@@ -203,7 +200,6 @@ def _of_a_study(party: Party) -> Iterator[Check]:
 def _of_a_host(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate, load_identity
     from client.reaching import reached, valid_until
-    from runtime.address import split_addresses
 
     host = party.configuration.settings()
     table = host.coordinator
@@ -265,15 +261,10 @@ def _ledger(party: Party) -> str:
 
 def _databases(party: Party) -> str:
     """That each can be read, is of a format that this release knows, and is whole by SQLite's own check."""
-    import contextlib
-
     import authority.store
     import client.journal
     import server.journal
     import wire.records.ledger
-    from runtime.archive import databases
-    from runtime.durable import DAMAGED, check_kind, open_to_read
-    from sordino.reporting.party import kind_of
 
     formats = {
         one.APPLICATION_ID: one.FORMAT for one in (server.journal, client.journal, wire.records.ledger, authority.store)
@@ -295,10 +286,6 @@ def _databases(party: Party) -> str:
 
 def _listens(address: str) -> str:
     """Of the coordinator's own port; no failure: a study may be served later."""
-    import socket
-
-    from runtime.address import split_address
-
     host, port = split_address(address)
     try:
         with socket.create_connection(("127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host, port), 2.0):

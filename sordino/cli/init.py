@@ -15,7 +15,7 @@ from learning.data_names import APP, OWN
 from runtime.address import split_address, split_addresses
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import settled
-from runtime.text import counted, terminal_width
+from runtime.text import counted, folded, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
@@ -74,7 +74,6 @@ def _run(
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
     from authority.study_data import fitted
-    from runtime.text import folded
     from sordino.planning.expected_errors import described, expected_errors
     from sordino.planning.notes import notes
     from sordino.planning.refusals import check_study

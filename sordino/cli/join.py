@@ -18,6 +18,7 @@ import typer
 from client.joining.options import CODE, JoinOptions
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built
+from runtime.processes import end_with_parent
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.api.participant import Participant
@@ -107,8 +108,6 @@ def _run(
     end_with: EndWith = 0,
     **given: Any,
 ) -> int:
-    from runtime.processes import end_with_parent
-
     if end_with:
         end_with_parent(end_with)
     values = chosen(given, JoinOptions)

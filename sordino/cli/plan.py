@@ -10,6 +10,7 @@ from learning.task_names import BOUNDED
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, check_picture, task_options
 from runtime.settings_keys import settings_keys
+from runtime.text import aligned, folded, terminal_width
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import answer, epilog, flag
 from sordino.planning.expected_errors import default_bounds_note, described, expected_errors
@@ -132,7 +133,6 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
 
 
 def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
-    from runtime.text import aligned, folded, terminal_width
     from sordino.planning.notes import notes
     from sordino.planning.text import heading
 

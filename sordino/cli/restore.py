@@ -7,6 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import Annotated, Any
 
+from runtime.archive import counts, read_archive
+from runtime.durable import DAMAGED, is_in_use, open_to_read, taken
 from runtime.failure import InputFailure
 from sordino.cli.backup import described, in_words
 from sordino.cli.verbs import Json, answer, argument, epilog
@@ -34,9 +36,6 @@ def run(
     directory: Annotated[Path, argument("DIR", "The folder to make; must not exist, or be empty.")],
     as_json: Json = False,
 ) -> int:
-    from runtime.archive import read_archive
-    from runtime.durable import taken
-
     if not archive.is_file():
         raise InputFailure(f"{archive}: there is no such file.")
     if why := taken(directory):
@@ -61,9 +60,6 @@ def _check_newest(manifest: dict[str, Any]) -> None:
 
     Raises Failure: the folder is newer, or in use.
     """
-    from runtime.archive import counts
-    from runtime.durable import DAMAGED, is_in_use, open_to_read
-
     source = Path(manifest["from"])
     for name, tables in manifest["tables"].items():
         original = source / name

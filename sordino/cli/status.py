@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+from runtime.durable import is_in_use
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from sordino.cli.verbs import Json, answer, argument, epilog, flag, option
 
@@ -81,7 +82,6 @@ def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool)
 
 def _follow(state: Path) -> Callable[[], tuple[list[Event], bool]]:
     """A function that returns the events of a journal since its last call, and whether the coordinator runs."""
-    from runtime.durable import is_in_use
     from server.journal import read_events
 
     seen = 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mechanisms.gaussian_exact import gaussian_multiplier
+from mechanisms.plan import InfeasiblePlan, Plan
+from mechanisms.round_cost import pld_epsilon
 from mechanisms.statement import DRAWN, participations
 from sordino.planning.plan_figures import PlanFigures
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+from wire.study import plan_study, planned_upload_bytes
 
 BITS: Final = (10, 12, 14, 16, 18, 20)
 MECHANISMS: Final = ("ddgauss", "skellam")
@@ -26,8 +27,6 @@ def tighter_bounds(plan: Plan) -> dict[str, Any]:
     coin, for schedules that are fixed in advance; None except for the central Gaussian with Poisson or fixed-size
     sampling, and where it can't be stated.
     """
-    from mechanisms.round_cost import pld_epsilon
-
     order = {"released": plan.order_released, "conditional": plan.order_conditional}.get(plan.target, plan.order)
     found: dict[str, Any] = {"accountant": "exact" if order == 1 else "renyi", "epsilon_pld": None}
     if (epsilon := pld_epsilon(plan, plan.noise, plan.rounds)) < math.inf:
@@ -42,9 +41,6 @@ def exact_gaussian_multiplier(epsilon: float, delta: float, rounds: int = 1) -> 
 
     Raises InfeasiblePlan: the target is no target.
     """
-    from mechanisms.gaussian_exact import gaussian_multiplier
-    from mechanisms.refusals import InfeasiblePlan
-
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise InfeasiblePlan("epsilon must be finite and positive, delta between 0 and 1", "use 1 and 1e-5")
     return gaussian_multiplier(epsilon, delta) * math.sqrt(rounds)
@@ -72,9 +68,6 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
     if sampling in ("none", "epochs") or chosen.get("target", "coordinator") == "coordinator":
         times = participations(sampling, clients, chosen.get("population") or clients, chosen["rounds"])
         return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], times), "exact"
-    from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study
-
     for bits in _FINE_BITS:
         try:
             plan = plan_study(**dict(chosen) | {"mechanism": "gaussian", "bits": bits})
@@ -93,9 +86,6 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
     mechanism, bits, feasible, and for feasible ones noise_multiplier, noise_cost (variance of one value of the mean if
     all survive, as a factor of the central Gaussian's) and upload_bytes; ``samplings``: `samplings`.
     """
-    from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study, planned_upload_bytes
-
     multiplier, accountant = central_gaussian_multiplier(chosen)
     rows: list[dict[str, Any]] = []
     for mechanism in MECHANISMS:
@@ -132,9 +122,6 @@ def samplings(chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
     Each row: sampling, in_a_round, participations (rounds that may hold one participant) and, where feasible,
     mean_error (standard deviation of one value of the mean if all survive, over the clip) and upload_bytes.
     """
-    from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study, planned_upload_bytes
-
     population, rows = chosen.get("population") or 0, list[dict[str, Any]]()
     if population <= chosen["clients"]:
         return []

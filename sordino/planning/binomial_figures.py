@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mechanisms.baselines.binomial_plan import NAME, BinomialPlan, plan_binomial
+from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.refusals import InfeasiblePlan
+from mechanisms.rotation import rotation_layout
 from runtime.failure import InputFailure
+from secagg.errors import InvalidParameters
+from secagg.parameters import (
+    COMPLETE,
+    HYBRID,
+    X25519,
+    RoundParameters,
+    assumed_colluders,
+    complete_graph_threshold,
+    default_min_survivors,
+    probability_below,
+)
+from secagg.sharing import MALICIOUS
 from sordino.planning.plan_figures import PlanFigures
 from sordino.planning.text import ring_warnings
-
-if TYPE_CHECKING:
-    from mechanisms.baselines.binomial_plan import BinomialPlan
+from wire.guarantee import trust_of
+from wire.study import upload_bytes
 
 _ONLY: Final = (
     ("sampling", "none", "--sampling"),
@@ -33,11 +48,6 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
     Raises Failure: an option that binomial noise has no theorem for; mechanisms.refusals.InfeasiblePlan: no such plan
     holds.
     """
-    from mechanisms.baselines.binomial_plan import plan_binomial
-    from mechanisms.refusals import InfeasiblePlan
-    from secagg.errors import InvalidParameters
-    from secagg.parameters import RoundParameters, assumed_colluders, default_min_survivors
-
     for name, only, option in _ONLY:
         if chosen.get(name, only) != only:
             only_two = "binomial noise composes in epsilon and delta only"
@@ -75,14 +85,6 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
 def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigures:
     """The plan's numbers, as `sordino.planning.text.figures_of` gives them of other plans."""
-    from mechanisms.baselines.binomial_plan import NAME
-    from mechanisms.mechanism import DESCRIPTIONS
-    from mechanisms.rotation import rotation_layout
-    from secagg.parameters import COMPLETE, HYBRID, X25519, complete_graph_threshold, probability_below
-    from secagg.sharing import MALICIOUS
-    from wire.guarantee import trust_of
-    from wire.study import upload_bytes
-
     adversary = chosen.get("adversary", MALICIOUS)
     key_agreement = chosen.get("key_agreement", X25519)
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity

@@ -7,14 +7,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from mechanisms.refusals import InfeasiblePlan
 from runtime.failure import ExitCode, Failure, InputFailure
+from secagg.parameters import (
+    FEWEST_COLLUDERS,
+    SMALL_COHORT,
+    assumed_colluders,
+    colluders_in_cohort,
+    complete_graph_threshold,
+    default_min_survivors,
+    probability_below,
+    sharing_colluders,
+)
 from sordino.planning.alternatives import error_variance
 from sordino.planning.notes import percent, smallest
 from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import OUTWEIGHS, outweighs
+from wire.study import cohorts_drawn
 
 if TYPE_CHECKING:
-    from mechanisms.refusals import InfeasiblePlan
     from server.study_file import StudyConfiguration
 
 Again = Callable[[dict[str, Any]], PlanFigures]
@@ -45,8 +56,6 @@ def works(again: Again, **changed: Any) -> bool:
 
 def _keeps(again: Again, clients: int, dropout: float, survivors: int, **changed: float) -> bool:
     """`works` with that many ``min_survivors``. Of most that are tried the attempts alone rule a plan out, at once."""
-    from secagg.parameters import probability_below
-
     enough = probability_below(clients, dropout, survivors) <= MOSTLY
     return enough and works(again, min_survivors=survivors, **changed)
 
@@ -62,14 +71,6 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
 
     Raises Failure: they contradict each other.
     """
-    from secagg.parameters import (
-        FEWEST_COLLUDERS,
-        SMALL_COHORT,
-        complete_graph_threshold,
-        default_min_survivors,
-        sharing_colluders,
-    )
-
     clients, survivors, quorum = chosen["clients"], chosen["min_survivors"], chosen["quorum"]
     for name, given in (("--min-survivors", survivors), ("--quorum", quorum)):
         if given is not None and given > clients:
@@ -106,9 +107,6 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
 
 def assumed(chosen: Mapping[str, Any]) -> int:
     """A of these arguments, as ``plan_study`` finds it."""
-    from secagg.parameters import assumed_colluders, colluders_in_cohort
-    from wire.study import cohorts_drawn
-
     clients, shares = chosen["clients"], (chosen["adversarial"], chosen["max_dropout"])
     if chosen.get("sampling", "none") == "none" or chosen.get("population") is None:
         return assumed_colluders(clients, *shares)
@@ -158,8 +156,6 @@ def check_plan(
     Raises Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
     which most would end without a sum; InfeasiblePlan: no plan, and no change is known that helps.
     """
-    from mechanisms.refusals import InfeasiblePlan
-
     check_counts(chosen, again, option, more)
     try:
         figures = again({})

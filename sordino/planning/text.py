@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.plan import Plan
 from runtime.text import aligned, counted, finite, folded
+from secagg.parameters import COMPLETE, HARARY, assumed_colluders, probability_below
 from sordino.planning.notes import no_ring, percent, reached
 from sordino.planning.plan_figures import PlanFigures
-from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave, trust_of
+from wire.study import hybrid_bytes, planned_upload_bytes, round_parameters
 
 _LAYERS_SHOWN: Final = 8
 _ALONE: Final = ("gaussian", "local-gaussian")  # whose noise doesn't depend on that of others
@@ -35,11 +36,6 @@ _RATIO: Final = math.hypot(1, 0.5)
 
 def figures_of(plan: Plan) -> PlanFigures:
     """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
-    from mechanisms.mechanism import DESCRIPTIONS
-    from secagg.parameters import COMPLETE, HARARY, probability_below
-    from wire.guarantee import trust_of
-    from wire.study import planned_upload_bytes, round_parameters
-
     sharing = round_parameters(plan).sharing(plan.clients)
     values: dict[str, Any] = {
         "clipping": plan.clipping.to_json(),
@@ -71,8 +67,6 @@ def figures_of(plan: Plan) -> PlanFigures:
 
 def ring_warnings(asked: str, figures: PlanFigures) -> list[str]:
     """A sentence without a full stop where a ring was asked for, and the graph is complete."""
-    from secagg.parameters import COMPLETE, HARARY
-
     if asked != HARARY or figures.graph != COMPLETE:
         return []
     if figures.mechanism == "binomial":
@@ -207,8 +201,6 @@ def _colluders(figures: PlanFigures) -> str:
     }.get(figures.mechanism, "their noise is ignored")
     if figures.sampling == "none" or figures.population == figures.clients:
         return f"assumed to collude; {does}"
-    from secagg.parameters import assumed_colluders
-
     everywhere = assumed_colluders(figures.population, figures.adversarial, figures.max_dropout)
     if everywhere <= figures.A:
         return f"assumed to collude, wherever they are drawn; {does}"
@@ -241,8 +233,6 @@ _HYBRID_MS: Final = 0.14
 
 def _keys(figures: PlanFigures) -> str:
     """What hybrid keys cost."""
-    from wire.study import hybrid_bytes
-
     sent, received = (f"{one / 1000:,.0f} kB" for one in hybrid_bytes(figures.degree))
     more = f"{sent} sent, {received} received and about {_HYBRID_MS * figures.degree:.0f} ms of CPU"
     if figures.key_agreement == "x25519":

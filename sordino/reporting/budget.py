@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.plan import Plan
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
+from secagg.roster import InvalidRoster, Roster, verify_roster
 from sordino.planning.shown import Shown, data_frame
 from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
 from sordino.reporting.party import HOST, SETTINGS, STUDY, Party, kind_of, party_of
@@ -28,13 +31,13 @@ from wire.records.ledger import (
 )
 from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import StudyTotals, Totals
+from wire.records.transcript_files import are_published
+from wire.study import StudyDocument
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from client.settings import Policy
-    from mechanisms.plan import Plan
-    from secagg.roster import Roster
     from server.study_file import StudyConfiguration
 
 _DIGITS: Final = 11  # of an identity that are shown, as wide as the column's head; enough for --participant
@@ -129,7 +132,6 @@ def _shown(path: Path) -> Path:
 def _roster(study: StudyConfiguration) -> Roster | None:
     """For the hosts' names alone: without one that the authority signed they are left out."""
     from runtime.settings_file import ConfigurationError
-    from secagg.roster import InvalidRoster, verify_roster
 
     try:
         return verify_roster(study.coordinator.roster.read_bytes(), study.read_authority_public_key())
@@ -218,7 +220,6 @@ def _members(contents: Contents) -> dict[int, str]:
 def _plan(contents: Contents) -> Plan | None:
     """From the study document beside a coordinator's ledger; None where it isn't at hand."""
     from server.journal import read_study
-    from wire.study import StudyDocument
 
     document = read_study(contents.place.state) if contents.place.state is not None else None
     return None if document is None else StudyDocument.from_bytes(document).plan
@@ -258,9 +259,6 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
 
 def _released(contents: Contents) -> float | None:
     """epsilon of readers of released models; None where the study document isn't at hand, which has the sampling."""
-    from mechanisms.accounting import Account, RoundCharge
-    from wire.records.transcript_files import are_published
-
     plan = _plan(contents)
     if plan is None:
         return None

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mechanisms.plan import Plan
 from runtime import VERSION
 from runtime.text import counted, duration, finite, minute, printable
 from secagg.messages import PHASES
@@ -24,9 +25,6 @@ from sordino.reporting.statistic_text import figure_words, headline, table_rows
 from sordino.reporting.study_text import PlainLines, reported_figures, size_text
 from wire.guarantee import guarantee
 from wire.records.transcript_files import FOLDER, PUBLISHED, file_name
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
 
 MOST_ROUNDS: Final = 256
 """Points of a curve. Where there are more, every second one of the older is left out."""

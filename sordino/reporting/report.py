@@ -7,10 +7,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_high
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from authority.new_study import ONE_MACHINE
+from mechanisms.plan import Plan
 from runtime import VERSION
+from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.text import counted
 from secagg.messages import PHASES
@@ -22,9 +24,7 @@ from sordino.reporting.results import ServedStudy
 from sordino.reporting.statistic_text import figure_of, figure_words, headline, known, title, values_of
 from sordino.reporting.study_text import dropout_groups, people, reported_figures, size_text
 from wire.guarantee import TRUSTED_COORDINATOR, guarantee
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+from wire.records.ledger import ChangedLedger
 
 BASELINE_FILE = "without_noise.json"
 MEASURED_FILE = "measured.json"
@@ -66,9 +66,6 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
 
 def _checked_ledger(study: ServedStudy) -> str:
     """One line about the ledger beside the journal; raises `Failure` for one that was changed."""
-    from runtime.durable import StorageError
-    from wire.records.ledger import ChangedLedger
-
     try:
         head = study.ledger().head
     except ChangedLedger as error:

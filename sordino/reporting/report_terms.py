@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from mechanisms.clip_rule import ClipRule
 from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.plan import Plan
 from secagg.sharing import CURIOUS
 from server.study_view import StudyView
 from wire.guarantee import (
@@ -21,10 +22,6 @@ from wire.guarantee import (
     trust_of,
 )
 
-if TYPE_CHECKING:
-    from mechanisms.clip_rule import ClipRule
-    from mechanisms.plan import Plan
-
 _LIES = (
     "If it lies about who survived, about keys or about the model, honest participants stop before they reveal "
     "anything that would open a second sum."
@@ -37,8 +34,6 @@ _TRUSTED_NOT_TO_LIE = (
 
 def plan_of(view: StudyView) -> Plan | None:
     """The plan as the coordinator recorded it; None when this version can't read it."""
-    from mechanisms.plan import Plan
-
     try:
         return Plan.from_json(json.dumps(dict(view.started.plan)))
     except (TypeError, ValueError):
