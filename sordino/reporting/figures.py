@@ -87,14 +87,14 @@ def _lines(
     what: str,
     last: int,
     lines: Sequence[_Line],
-    limits: tuple[float, float | None],
+    limits: tuple[float | None, float | None],
     *,
     first: int = 1,
-    estimates: Sequence[tuple[int, float, float]] = (),
+    ranges: Sequence[tuple[int, float, float, float]] = (),
 ) -> str:
     """A figure of curves over the rounds from ``first`` to ``last``; ``what`` is drawn, between ``limits``.
 
-    ``estimates``: (round, value, half the length of its whisker), as points.
+    ``ranges``: (round, value, low, high), as points with whiskers.
     """
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
@@ -104,8 +104,9 @@ def _lines(
             style["marker"] = "o" if line.marks and len(line.points) < 40 else None
             xs, ys = list(line.points), list(line.points.values())
             axes.plot(xs, ys, color=line.colour, linewidth=line.width, markersize=4, **style)
-        if estimates:
-            axes.errorbar(*zip(*estimates, strict=True), fmt="o", color=MUTED, markersize=3.5, elinewidth=1, capsize=2)
+        for number, at, low, high in ranges:
+            axes.plot([number, number], [low, high], color=MUTED, linewidth=1.2)
+            axes.plot([number], [at], color=MUTED, marker="o", markersize=3.5)
         axes.set_ylim(*limits)
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ends = [(list(line.points.values())[-1], line) for line in drawn if line.label]
@@ -120,13 +121,16 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
     judged = {done.round: done.accuracy for done in view.rounds if done.accuracy is not None}
     beside = dict(enumerate(without_noise, 1))
     said = {done.round - 1: done.reported for done in view.rounds if done.round > 1 and "accuracy" in done.reported}
-    estimates = [(number, one["accuracy"], 2 * one["accuracy_stderr"]) for number, one in said.items()]
-    ranged = [min(max(value + sign * error, 0), 1) for _, value, error in estimates for sign in (-1, 1)]
+    ranges = [
+        _range(number, {"value": one["accuracy"], "standard_error": one["accuracy_stderr"]})
+        for number, one in said.items()
+    ]
+    ranged = [min(max(end, 0), 1) for _, _, *ends in ranges for end in ends]
     lines = [_Line(beside, "{:.3f} without", MUTED, 1.6, dashed=True), _Line(judged, "{:.3f} with noise", marks=True)]
     limits = _share_range([*judged.values(), *without_noise, *ranged])
     last = max([view.started.rounds, *judged, *beside, 1])
     title = "Accuracy on held-out data after each round"
-    return _lines("accuracy", title, "accuracy", last, lines, limits, estimates=estimates)
+    return _lines("accuracy", title, "accuracy", last, lines, limits, ranges=ranges)
 
 
 def error_figure(view: StudyView) -> str:
@@ -142,18 +146,32 @@ def error_figure(view: StudyView) -> str:
 def statistic_figure(view: StudyView) -> str:
     """The statistic after the last round: a distribution function, bars, points, or one value round by round."""
     released = view.released
-    values = values_of(released)
+    values, title = values_of(released), "The statistic after the last round"
+    cumulative: Any = released.get("cumulative")
+    edges: Any = released.get("edges")
+    distributed = isinstance(cumulative, list) and isinstance(edges, list) and len(edges) == len(cumulative) + 1
+    if len(values) == 1 and not distributed:
+        by_round = {done.round: values_of(done.released)[0] for done in view.rounds if values_of(done.released)}
+        ranges = [_range(number, value) for number, value in by_round.items() if value.get("value") is not None]
+        line = _Line({number: at for number, at, *_ in ranges}, "{:.4g}")
+        last = max(done.round for done in view.rounds)
+        return _lines("statistic", title, what_counts(released), last, [line], (None, None), ranges=ranges)
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        cumulative, edges = released.get("cumulative"), released.get("edges")
-        if isinstance(cumulative, list) and isinstance(edges, list) and len(edges) == len(cumulative) + 1:
+        if distributed:
             _distribution(axes, edges, [0.0, *cumulative], values)
             axes.set_xlabel(what_counts(released))
-        elif len(values) == 1:
-            _by_round(axes, view)
         else:
             _beside(axes, released, values)
-        return _svg(figure, "statistic", "The statistic after the last round")
+        return _svg(figure, "statistic", title)
+
+
+def _range(number: int, value: Mapping[str, Any]) -> tuple[int, float, float, float]:
+    """Round, value, and two standard errors to either side or its interval, where there is one."""
+    at, error, low, high = value["value"], *(value.get(name) for name in ("standard_error", "low", "high"))
+    if error is not None:
+        low, high = at - 2 * error, at + 2 * error
+    return number, at, at if low is None else low, at if high is None else high
 
 
 def _distribution(
@@ -175,33 +193,6 @@ def _distribution(
     axes.set_xlim(edges[0], edges[-1])
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_ylabel("share at or below")
-
-
-def _by_round(axes: Any, view: StudyView) -> None:
-    """One value after each round, with two standard errors or its interval."""
-    points: list[tuple[int, float, float, float]] = []
-    for done in view.rounds:
-        for value in values_of(done.released)[:1]:
-            at, error = value.get("value"), value.get("standard_error")
-            if at is None:
-                continue
-            low, high = value.get("low"), value.get("high")
-            if error is not None:
-                low, high = at - 2 * error, at + 2 * error
-            points.append((done.round, at, at if low is None else low, at if high is None else high))
-    last = max([done.round for done in view.rounds])
-    if not points:
-        return
-    rounds = [point[0] for point in points]
-    axes.fill_between(rounds, [point[2] for point in points], [point[3] for point in points], color=QUIET, linewidth=0)
-    for number, at, low, high in points:
-        axes.plot([number, number], [low, high], color=MUTED, linewidth=1.6)
-        axes.plot([number], [at], color=ACCENT, marker="o", markersize=4)
-    axes.plot(rounds, [point[1] for point in points], color=ACCENT, linewidth=2.4)
-    _label_ends(axes, last, [(points[-1][1], f"{points[-1][1]:.4g}", ACCENT)])
-    _round_axis(axes, last)
-    axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_ylabel(what_counts(view.released))
 
 
 def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> None:
