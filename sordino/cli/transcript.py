@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,16 +46,13 @@ def verify(
 ) -> int:
     known = read_authority(authority)
     from sordino.reporting.transcript_text import figures
-    from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
 
     chain, held, found = Chain(), list[dict[str, Any]](), list[Any]()
     for path in files:
-        try:
+        with _explained(path, transcripts=held):
             verified = verify_transcript(read_file(path), known)
             chain.add(verified)
-        except InvalidTranscript as error:
-            raise _refused(path, error, held) from None
         held.append({"file": str(path), **figures(verified)})
         found.append(verified)
     said = [
@@ -79,15 +78,11 @@ def verify(
 
 def _compared(path: Path, transcripts: list[Any]) -> dict[str, Any]:
     """A participant's own records beside transcripts that hold; ``others``: attempts that it opened and none covers."""
-    from wire.records.participation import InvalidParticipation, read_participation
+    from wire.records.participation import read_participation
 
-    try:
+    with _explained(path):
         own = read_participation(path.read_bytes())
         in_sums = sum(own.agrees(one) for one in transcripts)
-    except InvalidParticipation as error:
-        failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
-        failure.about = {"ok": False, "file": str(path), "error": str(error)}
-        raise failure from None
     others = own.opened() - {(one.contents.round, one.contents.attempt) for one in transcripts}
     return {
         "file": str(path),
@@ -118,21 +113,28 @@ def show(
     known = None if authority is None else read_authority(authority)
     data = read_file(file)
     from sordino.reporting.transcript_text import figures, lines
-    from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import verify_transcript
 
-    try:
+    with _explained(file, transcripts=[]):
         verified = verify_transcript(data, known)
-    except InvalidTranscript as error:
-        raise _refused(file, error, []) from None
     body = {"file": str(file), "authority_known": known is not None, **figures(verified)}
     return answer(as_json, body, lines(verified, known is not None))
 
 
-def _refused(path: Path, error: Any, held: list[dict[str, Any]]) -> Failure:
-    failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
-    failure.about = {"ok": False, "file": str(path), "check": error.check, "error": error.sentence, "transcripts": held}
-    return failure
+@contextlib.contextmanager
+def _explained(path: Path, **about: Any) -> Iterator[None]:
+    """A record that doesn't hold is a failure of the command; ``about``: what else its JSON has."""
+    from wire.records.participation import InvalidParticipation
+    from wire.records.transcript import InvalidTranscript
+
+    try:
+        yield
+    except (InvalidParticipation, InvalidTranscript) as error:
+        failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
+        failure.about = {"ok": False, "file": str(path), "error": str(error), **about}
+        if isinstance(error, InvalidTranscript):
+            failure.about |= {"check": error.check, "error": error.sentence}
+        raise failure from None
 
 
 def read_file(path: Path) -> bytes:

@@ -18,9 +18,8 @@ from server.events import (
     StudyStarted,
 )
 from server.study_view import StudyView
-from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel
-from sordino.reporting.study_text import size_text
+from sordino.reporting.study_text import REFUSED_BY_POLICY, size_text
 from tests.support.commands import says
 from tests.support.drawn_panel import drawn
 from tests.support.event_stream import WITHOUT_NOISE, make_events
