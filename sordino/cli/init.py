@@ -21,7 +21,8 @@ from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import Json, argument, epilog, option
-from sordino.planning.expected_errors import default_bounds_note
+from sordino.planning.expected_errors import default_bounds_note, described, expected_errors
+from sordino.planning.notes import notes
 
 if TYPE_CHECKING:
     from authority.founding import CarriedAuthority
@@ -74,8 +75,6 @@ def _run(
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
     from authority.study_data import fitted
-    from sordino.planning.expected_errors import described, expected_errors
-    from sordino.planning.notes import notes
     from sordino.planning.refusals import check_study
     from sordino.planning.text import figures_of
 

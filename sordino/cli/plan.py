@@ -14,6 +14,7 @@ from runtime.text import aligned, folded, terminal_width
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import answer, epilog, flag
 from sordino.planning.expected_errors import default_bounds_note, described, expected_errors
+from sordino.planning.notes import notes
 from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
@@ -133,7 +134,6 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
 
 
 def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
-    from sordino.planning.notes import notes
     from sordino.planning.text import heading
 
     width = terminal_width()
