@@ -66,9 +66,10 @@ def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool)
     from sordino.reporting.feed import status_lines
 
     last: dict[str, Any] = {}
+    found = read()  # before a screen begins: it may fail
     with Live(auto_refresh=False) if watch and not as_json else contextlib.nullcontext() as live:
         while True:
-            shown, running = read()
+            shown, running = found
             body = {"running": running, **shown}
             if live is not None:
                 live.update(Text("\n".join(status_lines(shown, running))), refresh=True)
@@ -77,7 +78,7 @@ def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool)
             if not watch or shown["now"]["over"] is not None or not running:
                 return int(ExitCode.OK)
             time.sleep(_EVERY_S)
-            last = body
+            last, found = body, read()
 
 
 def _follow(state: Path) -> Callable[[], tuple[list[Event], bool]]:
