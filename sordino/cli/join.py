@@ -202,7 +202,8 @@ def _owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> in
         said = [
             f"Left: the host {host} takes no part in {study} any more. A running process finishes an attempt under "
             "way, and ends; later starts end at once.",
-            "It is still on the roster, as an absent participant. For its removal ask the authority to revoke:",
+            "It is still on the roster, as an absent participant. To be taken off, ask the study's authority to "
+            "revoke:",
             "  " + " ".join(load_identity(one.key).public.hex() for one in settings.participants),
             f"Keys, journal and ledger stay. Keep the ledger ({settings.host.ledger}, with its .head): it says what "
             "was spent from this data, and a later study over it needs it (--ledger). What is in earlier sums can't be "
