@@ -18,52 +18,41 @@ from runtime.extras import check_rooms as check_rooms
 __version__ = VERSION
 
 if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the same
-    from authority.new_study import make_local_study as make_local_study
-    from authority.new_study import new_study as new_study
+    # isort: off
+    from authority.new_study import make_local_study as make_local_study, new_study as new_study
     from client.host_file import HostConfiguration as HostConfiguration
     from client.saved_phases import SavedPhases as SavedPhases
-    from learning.checkpoints import SavedModel as SavedModel
-    from learning.checkpoints import load_model as load_model
-    from learning.datasets import Dataset as Dataset
-    from learning.datasets import load_dataset as load_dataset
+    from learning.checkpoints import SavedModel as SavedModel, load_model as load_model
+    from learning.datasets import Dataset as Dataset, load_dataset as load_dataset
     from learning.image_folder import read_images as read_images
     from learning.make_task import make_task as make_task
-    from learning.options import TaskOptions as TaskOptions
-    from learning.options import TrainingOptions as TrainingOptions
+    from learning.options import TaskOptions as TaskOptions, TrainingOptions as TrainingOptions
     from learning.partitions import partition as partition
     from learning.table_files import read_table as read_table
-    from learning.task import ModelTask as ModelTask
-    from learning.task import Task as Task
+    from learning.task import ModelTask as ModelTask, Task as Task
     from learning.tasks.backbone import BackboneOptions as BackboneOptions
     from learning.tasks.torch_task import TorchTask as TorchTask
-    from mechanisms.accounting import Account as Account
-    from mechanisms.accounting import RoundCharge as RoundCharge
+    from mechanisms.accounting import Account as Account, RoundCharge as RoundCharge
     from mechanisms.baselines.registry import MECHANISMS as MECHANISMS
     from mechanisms.discrete_gaussian import discrete_gaussian as discrete_gaussian
     from mechanisms.encoder import Encoder as Encoder
-    from mechanisms.plan import InfeasiblePlan as InfeasiblePlan
-    from mechanisms.plan import Plan as Plan
+    from mechanisms.plan import InfeasiblePlan as InfeasiblePlan, Plan as Plan
     from mechanisms.skellam import skellam as skellam
-    from runtime.failure import ExitCode as ExitCode
-    from runtime.failure import Failure as Failure
+    from runtime.failure import ExitCode as ExitCode, Failure as Failure
     from runtime.settings_file import ConfigurationError as ConfigurationError
     from server.study_file import StudyConfiguration as StudyConfiguration
     from server.study_view import StudyView as StudyView
-    from sordino.api.coordinator import Coordinator as Coordinator
-    from sordino.api.coordinator import serve as serve
-    from sordino.api.participant import Participant as Participant
-    from sordino.api.participant import join as join
-    from sordino.lab.simulation.run import SimulationResult as SimulationResult
-    from sordino.lab.simulation.run import simulate_study as simulate_study
+    from sordino.api.coordinator import Coordinator as Coordinator, serve as serve
+    from sordino.api.participant import Participant as Participant, join as join
+    from sordino.lab.simulation.run import SimulationResult as SimulationResult, simulate_study as simulate_study
     from sordino.lab.simulation.secure_sum import secure_sum as secure_sum
     from sordino.lab.simulation.settings import SimulationSettings as SimulationSettings
     from sordino.lab.simulation.settings import simulated_study as simulated_study
-    from sordino.lab.sweep import Sweep as Sweep
-    from sordino.lab.sweep import sweep as sweep
-    from sordino.planning.study_plan import StudyPlan as StudyPlan
-    from sordino.planning.study_plan import plan_study as plan_study
+    from sordino.lab.sweep import Sweep as Sweep, sweep as sweep
+    from sordino.planning.study_plan import StudyPlan as StudyPlan, plan_study as plan_study
     from sordino.reporting.budget import ledger_of as ledger_of
     from sordino.reporting.results import ServedStudy as ServedStudy
+    # isort: on
 else:  # a `__getattr__` that static tools can see would make every misspelt name an Any
     import importlib
 

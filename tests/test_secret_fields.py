@@ -56,7 +56,6 @@ SHOWN: dict[str, str] = {
     "sordino.lab.experiments.options.AuditOptions.seed": PUBLIC_SEED,
     "sordino.lab.experiments.options.AuditOptions.noise_divided_by": SETTING,
     "sordino.lab.experiments.grid.GridOptions.seeds": PUBLIC_SEED,
-    "sordino.reporting.feed.RoundPoint.without_noise": SETTING,
     "sordino.lab.loadtest.options.LoadOptions.seed": PUBLIC_SEED,
     "sordino.lab.experiments.dme.Setting.seed": PUBLIC_SEED,
     "sordino.lab.experiments.audit.Setting.seed": PUBLIC_SEED,

@@ -21,9 +21,9 @@ from typer.core import TyperCommand, TyperGroup
 from runtime import VERSION
 from runtime.extras import EXTRAS, check_rooms
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from runtime.processes import leave_no_core, one_thread_each
+from runtime.processes import leave_no_core, one_thread_each, too_old
 from runtime.text import did_you_mean, printable
-from sordino.cli.verbs import respelled
+from sordino.cli.verbs import LOOKS, respelled
 
 VERBS: Final = {
     "demo": "Run a whole study on this machine: real processes, real data, TLS, deliberate dropouts.",
@@ -58,8 +58,8 @@ def verb(name: str) -> Any:
     module = importlib.import_module(f"sordino.cli.{name}")
     if hasattr(module, "app"):
         return typer.main.get_command(module.app)
-    alone = typer.Typer(rich_markup_mode="rich", add_completion=False, context_settings=_CONTEXT)
-    alone.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(module.run)
+    alone = typer.Typer(**LOOKS)
+    alone.command(name, help=module.HELP, epilog=module.EPILOG)(module.run)
     return typer.main.get_command(alone)
 
 
@@ -75,15 +75,12 @@ class _Verbs(TyperGroup):
         return name, found if found is None or name is None else verb(name), rest
 
 
-_CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 app = typer.Typer(
+    **LOOKS,
     name="sordino",
     cls=_Verbs,
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings=_CONTEXT,
     help=(
         "Federated learning in which the coordinator learns one noisy sum of updates a round, nothing else of them.\n\n"
         "Try it: [bold]sordino demo[/bold]. By hand: [bold]sordino init my-study[/bold], then "
@@ -116,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         check_rooms()
-        _check_processor()
+        # Refused before loading numpy kills the process without a message.
+        if not os.environ.get("SORDINO_ANY_PROCESSOR") and (why := too_old()):
+            raise InputFailure(f"{why}.")
         if arguments is None:  # the process is ours
             leave_no_core()  # for all verbs, since most of them hold a key at some time
         code = _invoke(given)
@@ -135,18 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # that was executed, as each dataclass is while modules load (CPython's run_eval_code_obj). The next text resets it.
     exec("")
     sys.exit(code)
-
-
-def _check_processor() -> None:
-    """Refuse a processor that is too old for numpy, before loading numpy kills the process without a message.
-
-    Raises Failure: it is too old, and SORDINO_ANY_PROCESSOR isn't set, which says that numpy was built for it.
-    """
-    from runtime.processes import too_old
-
-    why = None if os.environ.get("SORDINO_ANY_PROCESSOR") else too_old()
-    if why is not None:
-        raise InputFailure(f"{why}.")
 
 
 @cache

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +25,11 @@ from runtime.text import counted, minute, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, flag, option, verb_group, verb_in
 from wire.join_code import show_fingerprint
 
-NAME = "authority"
 app = verb_group(
-    NAME,
+    "authority",
     "Decide who may take part in a study.\n\nThe authority holds the two keys that sign rosters and TLS "
     "certificates. It isn't the coordinator: keep its folder on another machine, under another person's control. It is "
     "needed when a participant joins, renews a certificate or is revoked, and once in each roster_valid_h (a week), to "
@@ -36,43 +37,36 @@ app = verb_group(
     "docs/enrolment.md says what each party has and what a coordinator that lies can't do.",
 )
 
-Where = Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Write the roster and what belongs to it there too.", show_default=False),
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Don't call the coordinator.")]
-Sign = Annotated[bool, typer.Option("--sign", help="Sign and publish the next version at once.")]
+Where = Annotated[Path, argument("DIR", "The authority's folder.")]
+Out = Annotated[Path | None, option("FOLDER", "Write the roster and what belongs to it there too.")]
+Offline = Annotated[bool, flag("--offline", "Don't call the coordinator.")]
+Sign = Annotated[bool, flag("--sign", "Sign and publish the next version at once.")]
 
 
-def _example(text: str) -> str:
-    return epilog(f"authority {text}", ExitCode.NETWORK)
+def _verb(example: str, said: str) -> Callable[[Any], Any]:
+    return verb_in(app, f"authority {example}", said, ExitCode.NETWORK)
 
 
 def _init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
-    study: Annotated[str, typer.Option(metavar="NAME", help="The study's name, as in study.toml.", show_default=False)],
+    directory: Annotated[Path, argument("DIR", "Folder to make.")],
+    study: Annotated[str, option("NAME", "The study's name, as in study.toml.")],
     address: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where participants open sessions (listen in study.toml).",
-            show_default="the port before that of enrolment",
+        option(
+            "HOST:PORT",
+            "Where participants open sessions (listen in study.toml).",
+            shown="the port before that of enrolment",
         ),
     ] = None,
     host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Further host name or address of the coordinator; repeatable.", show_default=False
-        ),
+        list[str] | None, option("NAME", "Further host name or address of the coordinator; repeatable.")
     ] = None,
     as_json: Json = False,
     **given: Any,
 ) -> int:
     from authority.founding import COORDINATOR_FOLDER, found, session_address
 
-    values = chosen(given, AuthorityTable) | {"study": study}
-    settings = built(AuthorityTable, values)
+    settings = built(AuthorityTable, chosen(given, AuthorityTable) | {"study": study})
     coordinator = settings.coordinator
     sessions = address if address is not None else session_address(coordinator, host or ())
     keys = found(directory, settings, address=sessions, names=host or ()).keys
@@ -94,37 +88,28 @@ def _init(
     return answer(as_json, body, lines)
 
 
-app.command(
-    "init",
-    help=(
-        "Make an authority: its keys, and a first roster without participants.\n\n`sordino init` makes one together "
-        "with a study; this verb is for an authority that another person controls from the start. DIR must be new or "
-        "empty. Carry DIR/coordinator to the coordinator's machine (its two keys belong only there), and keep the "
-        "rest. A lost authority can't be restored: back DIR up, offline."
-    ),
-    epilog=_example("init my-authority --study clinics --coordinator coordinator.example:8444"),
+_verb(
+    "init my-authority --study clinics --coordinator coordinator.example:8444",
+    "Make an authority: its keys, and a first roster without participants.\n\n`sordino init` makes one together "
+    "with a study; this verb is for an authority that another person controls from the start. DIR must be new or "
+    "empty. Carry DIR/coordinator to the coordinator's machine (its two keys belong only there), and keep the "
+    "rest. A lost authority can't be restored: back DIR up, offline.",
 )(with_options(_init, options(AuthorityTable)))
 
 
-@app.command(
-    "invite",
-    help=(
-        "Make join codes, each for one participant.\n\nA code has this authority's fingerprint and 16 secret bytes: "
-        "hand it over where the coordinator can't read it, in person or by a private message. It is good for one "
-        "participant until it expires by this machine's clock; the authority must have seen the request by then, so "
-        "run `approve` or `run` in time. The code is shown only now."
-    ),
-    epilog=_example("invite my-authority --name clinic-7 --valid 24h"),
+@_verb(
+    "invite my-authority --name clinic-7 --valid 24h",
+    "Make join codes, each for one participant.\n\nA code has this authority's fingerprint and 16 secret bytes: "
+    "hand it over where the coordinator can't read it, in person or by a private message. It is good for one "
+    "participant until it expires by this machine's clock; the authority must have seen the request by then, so "
+    "run `approve` or `run` in time. The code is shown only now.",
 )
 def invite(
     directory: Where,
     name: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST", help="The participant's host name on the roster.", show_default="as the participant wishes"
-        ),
+        str, option("HOST", "The participant's host name on the roster.", shown="as the participant wishes")
     ] = "",
-    valid: Annotated[str, typer.Option(metavar="TIME", help="Validity: 30m, 24h, 7d.")] = "24h",
+    valid: Annotated[str, option("TIME", "Validity: 30m, 24h, 7d.", shown=True)] = "24h",
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many codes.")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -140,16 +125,15 @@ def invite(
         ]
         unplaced = without_place(store, time.time())
     if unplaced:
-        note = (
+        typer.echo(
             f"Note: {unplaced} of the open codes will be refused if all are used: the study has "
-            f"{counted(settings.places, 'place')}. Take codes back, or revoke a member."
+            f"{counted(settings.places, 'place')}. Take codes back, or revoke a member.",
+            err=True,
         )
-        typer.echo(note, err=True)
     file = settings.own_data and not settings.task.startswith(FLOWER)
     more = " --data FILE" if file else " --data-identity NAME" if settings.own_data else ""
     more += f" --task {settings.task}" if settings.task else ""
-    address = settings.coordinator or "HOST:PORT"
-    command = f"sordino join {address} --code -{more}"
+    command = f"sordino join {settings.coordinator or 'HOST:PORT'} --code -{more}"
     made = [
         {"code": code.to_text(), "id": code.code_id.hex(), "name": name, "expires": code.expires, "command": command}
         for code in codes
@@ -168,24 +152,17 @@ def invite(
     answer(as_json, {"study": settings.study, "fingerprint": fingerprint.hex(), "invitations": made}, lines)
 
 
-@app.command(
-    "approve",
-    help=(
-        "Fetch the requests that wait at the coordinator and judge them.\n\nA request that proves an open join code is "
-        "accepted, and so is a renewal by a participant on the roster; all others get the reason for the refusal. With "
-        "ID only those requests are judged whose id, or whose identity, begins so; the others keep waiting. Accepted "
-        "participants take part once the next version of the roster is signed: at once with --sign."
-    ),
-    epilog=_example("approve my-authority --sign"),
+@_verb(
+    "approve my-authority --sign",
+    "Fetch the requests that wait at the coordinator and judge them.\n\nA request that proves an open join code is "
+    "accepted, and so is a renewal by a participant on the roster; all others get the reason for the refusal. With "
+    "ID only those requests are judged whose id, or whose identity, begins so; the others keep waiting. Accepted "
+    "participants take part once the next version of the roster is signed: at once with --sign.",
 )
 def approve(
     directory: Where,
-    chosen: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Requests to judge.", show_default="all")
-    ] = None,
-    only_list: Annotated[
-        bool, typer.Option("--list", help="Only show the waiting requests, and how they would be judged.")
-    ] = False,
+    chosen: Annotated[list[str] | None, argument("[ID...]", "Requests to judge.", "all")] = None,
+    only_list: Annotated[bool, flag("--list", "Only show the waiting requests, and how they would be judged.")] = False,
     sign: Sign = False,
     as_json: Json = False,
 ) -> None:
@@ -211,15 +188,12 @@ def approve(
     answer(as_json, {"requests": [text.row(one) for one in visit.judgements], **text.signed(visit)}, lines)
 
 
-@app.command(
-    "sign",
-    help=(
-        "Close the next version of the roster, sign and publish it.\n\nIt lists all who were accepted and not "
-        "revoked; where cohorts are drawn, their seeds are drawn anew. Without a change nothing is signed, but all "
-        "that the coordinator doesn't have yet is published. With --out the roster is also written to files, to be "
-        "carried to the coordinator, which uses them from the next round on."
-    ),
-    epilog=_example("sign my-authority --out usb-stick --offline"),
+@_verb(
+    "sign my-authority --out usb-stick --offline",
+    "Close the next version of the roster, sign and publish it.\n\nIt lists all who were accepted and not "
+    "revoked; where cohorts are drawn, their seeds are drawn anew. Without a change nothing is signed, but all "
+    "that the coordinator doesn't have yet is published. With --out the roster is also written to files, to be "
+    "carried to the coordinator, which uses them from the next round on.",
 )
 def sign_(
     directory: Where,
@@ -227,10 +201,9 @@ def sign_(
     offline: Offline = False,
     after: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="After DIR was restored from an old copy: go on from roster.json, history.json and terms.json in it.",
-            show_default=False,
+        option(
+            "FOLDER",
+            "After DIR was restored from an old copy: go on from roster.json, history.json and terms.json in it.",
         ),
     ] = None,
     as_json: Json = False,
@@ -263,45 +236,37 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
     from authority.roster import sign_next, stated_until
     from authority.visit import Visit, attend
 
-    if not offline and not (out is not None and not folder.settings.coordinator):
-        with open_link(folder) as link:
-            visit = attend(folder, link, sign=True, chosen=lambda _: False)
-    else:
+    if offline or (out is not None and not folder.settings.coordinator):
         with locked(folder) as store:
             version = sign_next(store, time.time())
         visit = Visit(signed=None if version is None else (version.version, version.participants))
-    files: list[Path] = []
-    if out is not None:
-        with locked(folder) as store:
-            files = write_roster(store, out, time.time())
+    else:
+        with open_link(folder) as link:
+            visit = attend(folder, link, sign=True, chosen=lambda _: False)
     with locked(folder) as store:
+        files = [] if out is None else write_roster(store, out, time.time())
         until = stated_until(store) if files or visit.published is not None else 0
     lines = [
-        *(*lines, *text.signed_lines(visit, always=True)),
+        *lines,
+        *text.signed_lines(visit, always=True),
         *([f"Stated that this version is the newest until {minute(until)}."] if until else []),
         *(f"wrote {path}" for path in files),
     ]
     answer(as_json, {**text.signed(visit), "until": until, "files": [str(path.resolve()) for path in files]}, lines)
 
 
-@app.command(
-    "terms",
-    help=(
-        "Sign the terms of the study: its task, its plan and its budget.\n\nParticipants take part under no other "
-        "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they "
-        "are fetched from the coordinator, which isn't trusted: read them before you agree. `sordino init` makes and "
-        "signs them for a study whose authority it makes. Signing others later makes a new version of the roster; "
-        "each participant accepts them anew with `sordino join --accept`."
-    ),
-    epilog=_example("terms my-authority terms.json --out usb-stick"),
+@_verb(
+    "terms my-authority terms.json --out usb-stick",
+    "Sign the terms of the study: its task, its plan and its budget.\n\nParticipants take part under no other "
+    "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they "
+    "are fetched from the coordinator, which isn't trusted: read them before you agree. `sordino init` makes and "
+    "signs them for a study whose authority it makes. Signing others later makes a new version of the roster; "
+    "each participant accepts them anew with `sordino join --accept`.",
 )
 def terms(
     directory: Where,
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="The coordinator's terms.json.", show_default="from the coordinator"),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Sign without being asked.")] = False,
+    file: Annotated[Path | None, argument("[FILE]", "The coordinator's terms.json.", "from the coordinator")] = None,
+    yes: Annotated[bool, flag("--yes", "Sign without being asked.")] = False,
     out: Out = None,
     offline: Offline = False,
     as_json: Json = False,
@@ -338,51 +303,36 @@ def terms(
         raise
 
 
-@app.command(
-    "history",
-    help="Show all signed versions of the roster and the terms in each, but no secret.",
-    epilog=_example("history my-authority"),
-)
+@_verb("history my-authority", "Show all signed versions of the roster and the terms in each, but no secret.")
 def history_(directory: Where, as_json: Json = False) -> None:
     from authority.roster import history
 
     folder = open_folder(directory)
     with locked(folder) as store:
         heads, versions = history(store), store.versions()
-    rows: list[dict[str, Any]] = [
-        {
-            "version": head.version,
-            "signed": signed,
-            "participants": participants,
-            "roster": head.digest().hex(),
-            "terms": head.terms.hex(),
-            "previous": head.previous.hex(),
-        }
-        for head, (_, signed, participants, _) in zip(heads, versions, strict=True)
-    ]
-    lines = [
-        f"{row['version']:>7}  {minute(row['signed'])}  {counted(row['participants'], 'participant'):<18}"
-        f"roster {row['roster'][:12]}…  terms {row['terms'][:12]}…"
-        for row in rows
-    ]
+    rows, lines = [], []
+    for head, (_, signed, participants, _) in zip(heads, versions, strict=True):
+        digests = {"roster": head.digest().hex(), "terms": head.terms.hex(), "previous": head.previous.hex()}
+        rows.append({"version": head.version, "signed": signed, "participants": participants, **digests})
+        lines.append(
+            f"{head.version:>7}  {minute(signed)}  {counted(participants, 'participant'):<18}"
+            f"roster {digests['roster'][:12]}…  terms {digests['terms'][:12]}…"
+        )
     answer(as_json, {"study": folder.settings.study, "versions": rows}, lines)
 
 
-@app.command(
-    "revoke",
-    help=(
-        "Remove a participant from the roster, or take an invitation back.\n\nWHO is a host's name or the beginning of "
-        "an identity; or the name or the beginning of the id of an open invitation. A revoked identity can't be "
-        "admitted again, and no other host gets its name. The revocation takes effect with the next version of the "
-        "roster: at once with --sign, and in the study from its next attempt at a round."
-    ),
-    epilog=_example("revoke my-authority clinic-7 --sign"),
+@_verb(
+    "revoke my-authority clinic-7 --sign",
+    "Remove a participant from the roster, or take an invitation back.\n\nWHO is a host's name or the beginning of "
+    "an identity; or the name or the beginning of the id of an open invitation. A revoked identity can't be "
+    "admitted again, and no other host gets its name. The revocation takes effect with the next version of the "
+    "roster: at once with --sign, and in the study from its next attempt at a round.",
 )
 def revoke_(
     directory: Where,
-    who: Annotated[str, typer.Argument(metavar="WHO", help="The participant, or the invitation.", show_default=False)],
+    who: Annotated[str, argument("WHO", "The participant, or the invitation.")],
     whole_host: Annotated[
-        bool, typer.Option("--whole-host", help="All participants on the host of that name, if it has several.")
+        bool, flag("--whole-host", "All participants on the host of that name, if it has several.")
     ] = False,
     sign: Sign = False,
     as_json: Json = False,
@@ -421,11 +371,7 @@ def revoke_(
         answer(as_json, body | text.signed(visit), lines)
 
 
-@app.command(
-    "show",
-    help="Show members, invitations and signed versions, but no secret: codes can't be shown again.",
-    epilog=_example("show my-authority"),
-)
+@_verb("show my-authority", "Show members, invitations and signed versions, but no secret: codes can't be shown again.")
 def show(directory: Where, as_json: Json = False) -> None:
     from authority.text import overview, overview_lines
 
@@ -435,23 +381,17 @@ def show(directory: Where, as_json: Json = False) -> None:
     answer(as_json, found, overview_lines(found))
 
 
-@app.command(
-    "page",
-    help=(
-        "Show requests, invitations and members in a browser on this machine, until Ctrl-C.\n\nThere you invite, and "
-        "approve requests one by one, each with the beginning of its identity, as `approve ID --sign` does. The page "
-        "needs a password, which is printed. From another machine, forward the port by ssh."
-    ),
-    epilog=_example("page my-authority"),
+@_verb(
+    "page my-authority",
+    "Show requests, invitations and members in a browser on this machine, until Ctrl-C.\n\nThere you invite, and "
+    "approve requests one by one, each with the beginning of its identity, as `approve ID --sign` does. The page "
+    "needs a password, which is printed. From another machine, forward the port by ssh.",
 )
 def page(
     directory: Where,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on loopback; 0: a free one.")] = 0,
     as_json: Json = False,
 ) -> None:
-    import contextlib
-    import threading
-
     from server.http_port import beside
     from sordino.reporting.authority_page import AuthorityPage
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from runtime.durable import StorageError
 from runtime.failure import ExitCode, InputFailure
-from runtime.text import counted
-from sordino.cli.verbs import AsService, epilog
+from runtime.service_notify import Notifier
+from runtime.text import counted, json_line
+from sordino.cli.verbs import AsService, argument, epilog, flag, option
 
 if TYPE_CHECKING:
     from authority.visit import Visit
@@ -34,13 +39,10 @@ _BETTER: Final = "connection to the coordinator restored"
 
 
 def run(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The authority's folder.", show_default=False)],
-    every: Annotated[str, typer.Option(metavar="TIME", help="Interval between two visits.")] = "5s",
+    directory: Annotated[Path, argument("DIR", "The authority's folder.")],
+    every: Annotated[str, option("TIME", "Interval between two visits.", shown=True)] = "5s",
     desk: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Unix socket that gives a code to each process that can open it.", show_default=False
-        ),
+        Path | None, option("PATH", "Unix socket that gives a code to each process that can open it.")
     ] = None,
     desk_places: Annotated[
         int | None,
@@ -48,26 +50,17 @@ def run(
     ] = None,
     first_terms: Annotated[
         Path | None,
-        typer.Option(
-            metavar="POLICY",
-            help="Sign the study's first terms without a question, if this policy file accepts them.",
-            show_default=False,
-        ),
+        option("POLICY", "Sign the study's first terms without a question, if this policy file accepts them."),
     ] = None,
     service: AsService = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each visit with news.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object for each visit with news.")] = False,
 ) -> None:
-    import signal
-    import threading
-
     from authority.folder import AuthorityError, open_folder
     from authority.link import LinkError, open_link
     from authority.local_enrolment import LocalEnrolmentSocket
     from authority.store import exclusive
     from authority.visit import Visit, attend, rest, sign_first
     from client.policy_file import load_policy
-    from runtime.durable import StorageError
-    from runtime.service_notify import Notifier
 
     pause = seconds_of("--every", every)
     if desk is None and desk_places is not None:
@@ -85,7 +78,7 @@ def run(
     with exclusive(folder.path / "run.lock", 0), open_link(folder) as link, contextlib.ExitStack() as opened:
         socket = None
         if desk is not None:
-            socket = LocalEnrolmentSocket(folder, desk, lambda news: _tell_desk(news, as_json), places=desk_places)
+            socket = LocalEnrolmentSocket(folder, desk, partial(_tell_desk, as_json), places=desk_places)
             opened.callback(socket.close)
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         _say(as_json, begins)
@@ -106,49 +99,40 @@ def run(
                 _say(as_json, trouble or _BETTER, error=bool(trouble))
                 notifier.status(trouble or _BETTER)
                 reported = trouble
-            _tell_visit(visit, as_json)
+            _tell_visit(as_json, visit)
             rest(stop, pause, socket, notifier.alive)
         notifier.tell(STOPPING="1")
 
 
-def _tell_desk(news: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        _print_json("desk", {"desk": news})
-    elif "refused" in news:
-        print(f"the socket gives no code: {news['refused']}", flush=True)
+def _tell_desk(as_json: bool, news: dict[str, Any]) -> None:
+    if "refused" in news:
+        text = f"the socket gives no code: {news['refused']}"
     elif "handed_out" in news:
-        print(f"the socket gave the code {news['handed_out'][:8]}", flush=True)
+        text = f"the socket gave the code {news['handed_out'][:8]}"
     else:
-        print(f"the socket took the code {news['taken_back'][:8]} back: no participant has kept it", flush=True)
+        text = f"the socket took the code {news['taken_back'][:8]} back: no participant has kept it"
+    _say(as_json, text, event="desk", body={"desk": news})
 
 
-def _tell_visit(visit: Visit, as_json: bool) -> None:
+def _tell_visit(as_json: bool, visit: Visit) -> None:
     from authority import text
 
     news = text.news(visit)
-    if as_json and (news or visit.signed is not None):
-        _print_json("visit", {"requests": [text.row(one) for one in news], **text.signed(visit)})
-    if as_json:
-        return
-    for one in news:
-        print(text.line(one), flush=True)
+    lines = [text.line(one) for one in news]
     if visit.signed is not None:
-        print(f"signed version {visit.signed[0]} with {counted(visit.signed[1], 'participant')}", flush=True)
+        lines.append(f"signed version {visit.signed[0]} with {counted(visit.signed[1], 'participant')}")
+    if lines:
+        body = {"requests": [text.row(one) for one in news], **text.signed(visit)}
+        _say(as_json, "\n".join(lines), event="visit", body=body)
 
 
-def _say(as_json: bool, text: str, *, error: bool = False) -> None:
+def _say(
+    as_json: bool, text: str, *, error: bool = False, event: str = "note", body: dict[str, Any] | None = None
+) -> None:
+    """The text, or a line like those of the other processes' logs: with a time, a level and an event."""
     if as_json:
-        _print_json("note", {"note": text}, error=error)
-    else:
-        print(text, file=sys.stderr if error else sys.stdout, flush=True)
-
-
-def _print_json(event: str, body: dict[str, Any], *, error: bool = False) -> None:
-    """A line like those of the other processes' logs: with a time, a level and an event."""
-    from runtime.text import json_line
-
-    line = json_line(event, body, level="warning" if error else "info")
-    print(line, file=sys.stderr if error else sys.stdout, flush=True)
+        text = json_line(event, {"note": text} if body is None else body, level="warning" if error else "info")
+    print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def seconds_of(option: str, text: str) -> float:

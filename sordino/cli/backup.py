@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.archive import write_archive
+from runtime.durable import is_in_use
 from runtime.failure import ExitCode, InputFailure
 from runtime.text import counted, rewritable
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog, option
+from sordino.reporting.party import AUTHORITY, STUDY, kind_of, party_of
 
-NAME = "backup"
 HELP = (
     "Copy the folder of a coordinator, a host or an authority into one file.\n\nIts process may run meanwhile: the "
     "copy is the state of one moment, as a crash would have left it then. Of a coordinator it is one at which no "
@@ -33,19 +35,12 @@ _KEYS = {
 
 
 def run(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A study's, a host's or an authority's folder.", show_default=False)
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The copy; must not exist.", show_default="DIR-DATE-TIME.tar, here"),
-    ] = None,
+    directory: Annotated[Path, argument("DIR", "A study's, a host's or an authority's folder.")],
+    out: Annotated[Path | None, option("FILE", "The copy; must not exist.", shown="DIR-DATE-TIME.tar, here")] = None,
     as_json: Json = False,
 ) -> int:
     from client.saved_phases import STATES_FILE
-    from runtime.archive import write_archive
     from sordino.reporting.budget import place_of, read
-    from sordino.reporting.party import AUTHORITY, STUDY, kind_of, party_of
     from wire.records.ledger import beside_copy
 
     party = party_of(directory)
@@ -80,17 +75,13 @@ def _moment(state: Path, about: dict[str, str], databases: Mapping[Path, sqlite3
     From a copy of such a moment the coordinator would believe that the attempt was cut off without a charge; and
     participants that have joined no later one couldn't tell. Of a coordinator that is stopped any moment will do.
     """
-    from runtime.durable import is_in_use
-
     connection = databases.get(state)
     if connection is None:
         return True
     sql = "SELECT round, attempt FROM attempts WHERE outcome IS NULL AND ledger_row IS NULL"
     open_, before = connection.execute(sql).fetchone(), about["under_way"]
     about["under_way"] = f"round {open_[0]}, attempt {open_[1]}" if open_ else ""
-    if not open_:
-        return True
-    if not is_in_use(state):
+    if not open_ or not is_in_use(state):
         return True
     if before != about["under_way"] and rewritable():
         typer.echo(f"waiting until {about['under_way']}, is charged or over", err=True)

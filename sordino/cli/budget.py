@@ -5,25 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer.core import TyperCommand
 
 from runtime.failure import ExitCode, listing
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, option, verb_group, verb_in
 from sordino.reporting.party import kind_of
 
-NAME = "budget"
 app = verb_group(
-    NAME,
+    "budget",
     "Read the privacy ledger of a coordinator or of a participant.\n\nEvery sum is charged before it is opened. "
     "The ledger is append-only, and each row holds the hash of the row before it. Both verbs check all of it, write "
     "nothing, and may run beside `serve` and `join`.",
 )
-_CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER)
-
-Where = Annotated[
-    Path, typer.Argument(metavar="DIR|FILE", help="A study's folder, a host's folder, or a ledger.", show_default=False)
-]
+Where = Annotated[Path, argument("DIR|FILE", "A study's folder, a host's folder, or a ledger.")]
 OWN = ""  # the value of ``--participant`` without a name: all participants of the ledger's host
 
 
@@ -32,19 +26,17 @@ class _NameIsOptional(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `OWN` where no name is given."""
+        from wire.records.ledger import LEDGER_FILE
+
         filled: list[str] = []
         for position, word in enumerate(args):
             filled.append(word)
             following = args[position + 1] if position + 1 < len(args) else "-"
-            if word == "--participant" and (following.startswith("-") or _is_place(Path(following))):
+            path = Path(following)
+            place = path.is_file() or kind_of(path) is not None or (path / LEDGER_FILE).is_file()
+            if word == "--participant" and (following.startswith("-") or place):
                 filled.append(OWN)
         return super().parse_args(ctx, filled)
-
-
-def _is_place(path: Path) -> bool:
-    from wire.records.ledger import LEDGER_FILE
-
-    return path.is_file() or kind_of(path) is not None or (path / LEDGER_FILE).is_file()
 
 
 @app.command(
@@ -59,17 +51,17 @@ def _is_place(path: Path) -> bool:
         "study and in all together, and what the host's policy allows."
     ),
     epilog="Examples: [bold]sordino budget show my-study[/bold], and on a participant's host: "
-    "[bold]sordino budget show --participant[/bold]\n\n" + _CODES,
+    "[bold]sordino budget show --participant[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER),
 )
 def show(
     path: Where = Path("."),
     participant: Annotated[
         str | None,
-        typer.Option(
-            metavar="[WHO]",
-            help="Only this one: its number in this ledger (kept when the roster changes), or how its identity begins. "
+        option(
+            "[WHO]",
+            "Only this one: its number in this ledger (kept when the roster changes), or how its identity begins. "
             "Without a name: this host's, compared with its policy.",
-            show_default="all",
+            shown="all",
         ),
     ] = None,
     as_json: Json = False,
@@ -82,20 +74,17 @@ def show(
     answer(as_json, body, own_lines(contents, body) if own else lines(contents, body))
 
 
-@app.command(
-    "verify",
-    help=(
-        "Check that no row of a ledger was changed, removed, moved or inserted, and that none is missing at its end."
-        "\n\nThe ledger is compared with the file beside it, with its journal, and with --head with a published head. "
-        "docs/ledger.md says what that shows."
-    ),
-    epilog=epilog("budget verify my-study", ExitCode.LEDGER),
+@verb_in(
+    app,
+    "budget verify my-study",
+    "Check that no row of a ledger was changed, removed, moved or inserted, and that none is missing at its end."
+    "\n\nThe ledger is compared with the file beside it, with its journal, and with --head with a published head. "
+    "docs/ledger.md says what that shows.",
+    ExitCode.LEDGER,
 )
 def verify(
     path: Where,
-    head: Annotated[
-        str | None, typer.Option(metavar="HEX", help="A head that the ledger must have had.", show_default="none")
-    ] = None,
+    head: Annotated[str | None, option("HEX", "A head that the ledger must have had.", shown="none")] = None,
     as_json: Json = False,
 ) -> int:
     from sordino.reporting.budget import ending, find, read, row_of_head

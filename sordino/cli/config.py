@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from runtime.settings_keys import toml_value
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, flag, verb_group, verb_in
 
 if TYPE_CHECKING:
     from client.host_file import HostConfiguration
     from runtime.settings_file import Settings
     from server.study_file import StudyConfiguration
 
-NAME = "config"
 app = verb_group(
-    NAME,
+    "config",
     "Check and explain study.toml and host.toml.\n\nSORDINO_TABLE__KEY in the environment overrides a key of either "
     "file, for example SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443, and counts here too.",
 )
@@ -27,22 +26,17 @@ _STUDY, _HOST = "study.toml", "host.toml"
 _HINT = "Name a folder with study.toml or host.toml, or one of the two files."
 
 Where = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR|FILE",
-        help="A study's folder, a host's folder, or one of the two files.",
-        show_default="the current folder",
-    ),
+    Path, argument("DIR|FILE", "A study's folder, a host's folder, or one of the two files.", "the current folder")
 ]
 
 
-@app.command(
-    "check",
-    help="Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
+@verb_in(
+    app,
+    "config check my-study",
+    "Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
     "Files that it names must exist. Not checked: their content and whether others can read a key (`serve` and `join` "
     "check both), whether a plan keeps the budget (`plan` and `serve` do), and whether the authority has signed these "
     "terms, that is the (fixed) keys (`serve` does).",
-    epilog=epilog("config check my-study"),
 )
 def check(path: Where = Path("."), as_json: Json = False) -> None:
     from learning.make_task import check_task_table
@@ -52,15 +46,15 @@ def check(path: Where = Path("."), as_json: Json = False) -> None:
     answer(as_json, {"file": str(file), "ok": True}, [f"{file}: no mistake found."])
 
 
-@app.command(
-    "show",
-    help="Show every key with its effective value; paths are absolute.\n\n--origin adds where it comes from: the "
+@verb_in(
+    app,
+    "config show my-study --origin",
+    "Show every key with its effective value; paths are absolute.\n\n--origin adds where it comes from: the "
     "file, a variable of the environment, or the default.",
-    epilog=epilog("config show my-study --origin"),
 )
 def show(
     path: Where = Path("."),
-    origin: Annotated[bool, typer.Option("--origin", help="Also say where each value comes from.")] = False,
+    origin: Annotated[bool, flag("--origin", "Also say where each value comes from.")] = False,
     as_json: Json = False,
 ) -> None:
     file, settings = _load(path)
@@ -72,13 +66,11 @@ def show(
     answer(as_json, {key: {"value": value, "origin": came} for key, value, came in rows}, lines)
 
 
-@app.command(
-    "schema",
-    help="Print the JSON schema of a file: types, ranges, defaults and the meaning of each key.",
-    epilog=epilog("config schema study"),
+@verb_in(
+    app, "config schema study", "Print the JSON schema of a file: types, ranges, defaults and the meaning of each key."
 )
 def schema(
-    which: Annotated[Literal["study", "host"], typer.Argument(metavar="study|host", help="Which file.")] = "study",
+    which: Annotated[Literal["study", "host"], argument("study|host", "Which file.", True)] = "study",
     as_json: Json = False,
 ) -> None:
     from client.host_file import HostConfiguration

@@ -16,7 +16,6 @@ from runtime.failure import ExitCode, Failure
 from runtime.text import folded
 from sordino.cli.verbs import A_STUDY, epilog
 
-NAME = "demo"
 HELP = (
     "Run a whole study on this machine: a coordinator and ten client processes train on real data.\n\nTen processes "
     "with ten participants each talk to a coordinator over TLS on loopback and train a softmax regression on "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,15 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from runtime import VERSION
+from runtime.address import split_address, split_addresses
+from runtime.archive import databases, files_in
+from runtime.durable import DAMAGED, check_kind, free_mb, open_to_read
 from runtime.failure import ExitCode, InputFailure
+from runtime.logs import log_warnings_only
+from runtime.processes import has_aes, too_old
 from runtime.text import counted, minute
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli import explain
+from sordino.cli.verbs import Json, answer, argument, epilog
+from sordino.reporting.party import Party, kind_of, party_of
 
 if TYPE_CHECKING:
     from client.credentials import ClientCertificate
-    from sordino.reporting.party import Party
 
-NAME = "doctor"
 HELP = (
     "Check this machine, and the folder of a coordinator, a host or an authority.\n\nEach check is one line: ok, or "
     "what to do. Versions, processor, memory, disk; settings, private keys and who can read them, certificates and "
@@ -43,15 +51,10 @@ class Warned(str):
 
 def run(
     directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="A study's, a host's or an authority's folder.", show_default="none"),
+        Path | None, argument("[DIR]", "A study's, a host's or an authority's folder.", "none")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    from runtime.logs import log_warnings_only
-    from sordino.cli import explain
-    from sordino.reporting.party import kind_of, party_of
-
     log_warnings_only()
     found: list[dict[str, object]] = []
 
@@ -65,8 +68,10 @@ def run(
         return ok
 
     folder = Path() if directory is None and kind_of(Path()) else directory
-    for check in _of_the_machine(folder or Path()):
-        do(*check)
+    do("versions", _versions)
+    do("processor", _processor)
+    do("memory", _memory)
+    do("disk", lambda: f"{free_mb(folder or Path()):,.0f} MB free")
     if folder is not None:
         parties: list[Party] = []
 
@@ -75,8 +80,12 @@ def run(
             return f"{parties[0].settings}: no mistake found"
 
         if do("settings", settings):
-            for check in _of_a_party(parties[0]):
+            party = parties[0]
+            checks_of = {"study": _of_a_study, "host": _of_a_host, "authority": _of_an_authority}[party.kind]
+            do("secrets", partial(_secrets, party))
+            for check in checks_of(party):
                 do(*check)
+            do("databases", partial(_databases, party))
     ok = all(one["ok"] for one in found)
     width = max(len(str(one["check"])) for one in found)
     good, warned, bad = (typer.style(*one) for one in (("ok  ", "green"), ("WARN", "yellow"), ("FAIL", "red")))
@@ -91,25 +100,14 @@ def run(
 # ---------------------------------------------------------------- the machine
 
 
-def _of_the_machine(folder: Path) -> Iterator[Check]:
-    yield "versions", _versions
-    yield "processor", _processor
-    yield "memory", _memory
-    yield "disk", partial(_disk, folder)
-
-
 def _versions() -> str:
     from importlib.metadata import version
-
-    from runtime import VERSION
 
     packages = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "cryptography", "numpy"))
     return f"sordino {VERSION}, Python {platform.python_version()}, {packages}"
 
 
 def _processor() -> str:
-    from runtime.processes import has_aes, too_old
-
     if (why := too_old()) is not None:
         raise InputFailure(f"{why}.")
     aes = {True: "AES instructions", False: "no AES instructions: masks take longer", None: "AES instructions unknown"}
@@ -125,26 +123,11 @@ def _memory() -> str:
     return "unknown" if free is None else f"{free:,.0f} MB free"
 
 
-def _disk(folder: Path) -> str:
-    from runtime.durable import free_mb
-
-    return f"{free_mb(folder):,.0f} MB free"
-
-
 # ---------------------------------------------------------------- a party
-
-
-def _of_a_party(party: Party) -> Iterator[Check]:
-    yield "secrets", partial(_secrets, party)
-    yield from {"study": _of_a_study, "host": _of_a_host, "authority": _of_an_authority}[party.kind](party)
-    yield "databases", partial(_databases, party)
 
 
 def _secrets(party: Party) -> str:
     """Whatever the settings say: keys and databases in the folder are for their owner alone."""
-    from runtime.archive import files_in
-    from sordino.reporting.party import kind_of
-
     mine = files_in(party.folder, kind_of)
     secret = [path for path in mine if path.suffix in (".key", ".sqlite") or path.name == "renewed.pem"]
     open_ = [path for path in secret if path.stat().st_mode & 0o077]
@@ -165,9 +148,8 @@ def _of_a_study(party: Party) -> Iterator[Check]:
         read_certificate(table).credentials()  # the key's mode, and that both belong together
         check_client_ca(study)
         pair = load_certificate(table.tls_certificate, table.tls_key)
-        return valid_until(
-            pair, table.client_ca, "the study's authority makes a new one (docs/operations.md, Certificates)"
-        )
+        remedy = "the study's authority makes a new one (docs/operations.md, Certificates)"
+        return valid_until(pair, table.client_ca, remedy)
 
     def transcript_key() -> str:
         from server.opening import open_transcripts
@@ -217,7 +199,6 @@ def _of_a_study(party: Party) -> Iterator[Check]:
 def _of_a_host(party: Party) -> Iterator[Check]:
     from client.credentials import load_certificate, load_identity, valid_until
     from client.unreachable import reached
-    from runtime.address import split_addresses
 
     host = party.configuration.settings()
     table = host.coordinator
@@ -279,15 +260,10 @@ def _ledger(party: Party) -> str:
 
 def _databases(party: Party) -> str:
     """That each can be read, is of a format that this release knows, and is whole by SQLite's own check."""
-    import contextlib
-
     import authority.store
     import client.journal
     import server.journal
     import wire.records.ledger
-    from runtime.archive import databases
-    from runtime.durable import DAMAGED, check_kind, open_to_read
-    from sordino.reporting.party import kind_of
 
     formats = {
         one.APPLICATION_ID: one.FORMAT for one in (server.journal, client.journal, wire.records.ledger, authority.store)
@@ -309,10 +285,6 @@ def _databases(party: Party) -> str:
 
 def _listens(address: str) -> str:
     """Of the coordinator's own port; no failure: a study may be served later."""
-    import socket
-
-    from runtime.address import split_address
-
     host, port = split_address(address)
     try:
         with socket.create_connection(("127.0.0.1" if host in ("0.0.0.0", "::", "[::]") else host, port), 2.0):

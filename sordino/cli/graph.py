@@ -11,7 +11,6 @@ from sordino.cli.verbs import Json, answer, epilog
 from sordino.lab.graph import GraphOptions, attack_figures, graph_figures, graph_lines
 from wire.guarantee import CURIOUS_TRUST
 
-NAME = "graph"
 HELP = (
     "Compute degree and threshold of the graph for exchanging masks and shares.\n\nIn a small cohort each "
     "participant exchanges them with all others, in a larger one with its neighbours on a random ring (k-regular). "

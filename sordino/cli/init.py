@@ -15,18 +15,18 @@ from learning.data_names import APP, OWN
 from runtime.address import split_address, split_addresses
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import settled
-from runtime.text import counted, terminal_width
+from runtime.text import counted, folded, terminal_width
 from server.study_file import StudyConfiguration
 from server.study_tables import STUDY, TaskTable
 from sordino.cli.options import options, with_options
 from sordino.cli.study_options import over_files, study_values
-from sordino.cli.verbs import Json, epilog
-from sordino.planning.expected_errors import default_bounds_note
+from sordino.cli.verbs import Json, argument, epilog, option
+from sordino.planning.expected_errors import default_bounds_note, described, expected_errors
+from sordino.planning.notes import notes
 
 if TYPE_CHECKING:
     from authority.founding import CarriedAuthority
 
-NAME = "init"
 HELP = (
     "Make a study: its file, the authority and the signed roster, TLS certificates, and a folder for each "
     "host.\n\nDIR must be new or empty. The privacy plan is made first; when no plan keeps the budget, nothing "
@@ -43,6 +43,11 @@ AWAY = (
 DRAWN = "Each round: {} of at least {} on the roster, drawn by the authority's seeds; the coordinator knows all draws."
 HIDDEN = "epsilon_released holds only for readers who don't know who was drawn; publishing transcripts ends it."
 BOUNDED = "The clip is {:.6g}, the bound that the task keeps by itself: no contribution exceeds it, and none is cut."
+WHERE_FILES_GO = (
+    "Before a host joins, put the data of each of its participants there, such as {first}.csv{more}. A .csv has a line "
+    "of column names, then numbers; all files have the same columns. docs/your_own_data.md has the other kinds. Files "
+    "that lie elsewhere are named in host.toml."
+)
 LIVE_PAGE = "127.0.0.1:0"
 """Where `sordino serve` shows the page of a new study: a free port, since a machine may serve several."""
 
@@ -53,15 +58,15 @@ DECLARED = (
 
 
 def _run(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+    directory: Annotated[Path, argument("DIR", "Folder to make.")],
     authority: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder coordinator/ of `sordino authority init`, where the authority is elsewhere: it decides who "
+        option(
+            "DIR",
+            "Folder coordinator/ of `sordino authority init`, where the authority is elsewhere: it decides who "
             "takes part, and all join with its codes.",
-            rich_help_panel=STUDY,
-            show_default="one is made with the study",
+            shown="one is made with the study",
+            panel=STUDY,
         ),
     ] = None,
     as_json: Json = False,
@@ -70,9 +75,6 @@ def _run(
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
     from authority.study_data import fitted
-    from runtime.text import folded
-    from sordino.planning.expected_errors import described, expected_errors
-    from sordino.planning.notes import notes
     from sordino.planning.refusals import check_study
     from sordino.planning.text import figures_of
 
@@ -139,7 +141,10 @@ def _run(
         typer.echo(f"\nRun it:    {run_it}  (docs/flower.md)")
     elif study.data_files:
         first, last = study.data_files[0], study.data_files[-1]
-        typer.echo("\n".join(["", *_where_files_go(first, last, len(study.data_files), width)]))
+        more = "" if first == last else f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
+        advice = WHERE_FILES_GO.format(first=first, more=more)
+        lines = textwrap.wrap(advice, width, break_on_hyphens=False, break_long_words=False)
+        typer.echo("\n".join(["", *lines]))
     if not by_flower:
         typer.echo(f"\nServe it:  sordino serve {study.directory}")
         if study.hosts:
@@ -160,18 +165,6 @@ def _run(
         last_words = [ONE_MACHINE, "For more than a trial make the study with --separate-machines. " + last_words[0]]
     typer.echo("\n".join(line for words in last_words for line in ("", *folded(words, width))))
     return int(ExitCode.OK)
-
-
-def _where_files_go(first: Path, last: Path, count: int, width: int) -> list[str]:
-    """Where the participants' own files are expected."""
-    advice = f"Before a host joins, put the data of each of its participants there, such as {first}.csv"
-    if count > 1:
-        advice += f", and so on to {last.parent.parent.name}/data/{last.name}.csv"
-    advice += (
-        ". A .csv has a line of column names, then numbers; all files have the same columns. docs/your_own_data.md has "
-        "the other kinds. Files that lie elsewhere are named in host.toml."
-    )
-    return textwrap.wrap(advice, width, break_on_hyphens=False, break_long_words=False)
 
 
 def _as_carried(carried: CarriedAuthority, values: dict[str, Any]) -> dict[str, Any]:

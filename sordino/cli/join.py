@@ -18,13 +18,13 @@ import typer
 from client.joining.options import CODE, JoinOptions
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built
+from runtime.processes import end_with_parent
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.api.participant import Participant
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import EndWith
+from sordino.cli.verbs import EndWith, answer, argument, flag, option
 
-NAME = "join"
 HELP = (
     "Take part in a study with the participants of one host.\n\nConnects to the coordinator, trains on the data "
     "here, and sends masked, noised integers; never an example, a gradient or a loss in the clear. The host's folder "
@@ -47,7 +47,7 @@ EPILOG = (
     + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED)
 )
 _option = partial(key, panel="Options")
-_owner = partial(typer.Option, rich_help_panel="A host that has joined: your say, while it runs or not")
+_OWNER = "A host that has joined: your say, while it runs or not"
 _code = partial(key, None, panel=CODE)
 
 
@@ -84,39 +84,30 @@ class Participation(Table):
 def _run(
     address: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[HOST:PORT]",
-            help="The coordinator's address; with --code its port for enrolment.",
-            show_default="from host.toml",
-        ),
+        argument("[HOST:PORT]", "The coordinator's address; with --code its port for enrolment.", "from host.toml"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with the exit code at the end.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object with the exit code at the end.")] = False,
     status: Annotated[
-        bool, _owner("--status", help="Show what this host sent and when, what it cost, and what its policy allows.")
+        bool, flag("--status", "Show what this host sent and when, what it cost, and what its policy allows.", _OWNER)
     ] = False,
     pause: Annotated[
-        bool, _owner("--pause", help="Take no part until --resume; a running process finishes its attempt first.")
+        bool, flag("--pause", "Take no part until --resume; a running process finishes its attempt first.", _OWNER)
     ] = False,
-    resume: Annotated[bool, _owner("--resume", help="Take part again after --pause.")] = False,
+    resume: Annotated[bool, flag("--resume", "Take part again after --pause.", _OWNER)] = False,
     leave: Annotated[
-        bool, _owner("--leave", help="End this host's part in the study for good; keys, journal and ledger stay.")
+        bool, flag("--leave", "End this host's part in the study for good; keys, journal and ledger stay.", _OWNER)
     ] = False,
     export: Annotated[
         Path | None,
-        _owner(
-            "--export",
-            metavar="FOLDER",
-            help="Write what this host's participants signed, answered and were charged, signed by them.",
-            show_default=False,
+        option(
+            "FOLDER",
+            "Write what this host's participants signed, answered and were charged, signed by them.",
+            panel=_OWNER,
         ),
     ] = None,
     end_with: EndWith = 0,
     **given: Any,
 ) -> int:
-    from runtime.processes import end_with_parent
-
     if end_with:
         end_with_parent(end_with)
     values = chosen(given, JoinOptions)
@@ -126,9 +117,7 @@ def _run(
     if wishes := [name for name, wanted in asked.items() if wanted]:
         if len(wishes) > 1 or address is not None or values.keys() | chosen(given, Participation).keys() - {"home"}:
             raise InputFailure(f"{wishes[0]} takes only --home DIR and --json: leave out the other options.")
-        from sordino.cli.owners_say import owners_say
-
-        return owners_say(wishes[0], home or Path(), export, as_json)
+        return _owners_say(wishes[0], home or Path(), export, as_json)
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
@@ -168,6 +157,60 @@ def _run(
 
     become(settings, as_json=as_json, service=how.service)
     return int(ExitCode.OK)
+
+
+def _owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> int:
+    """Do what an owner's option says. Raises Failure: the host's folder can't be used, or hasn't joined yet."""
+    from client.credentials import load_identity
+    from client.host_file import load
+    from client.joining.folder import unfinished
+    from client.owners_word import LEFT, PAUSED, RESUMED, write_word
+    from sordino.reporting.participation import export, figures, lines
+
+    if home.is_dir() and (joining := unfinished(home)) is not None:
+        raise InputFailure(
+            f"{home}, identity {joining.shown_identity}, hasn't joined its study yet, and {wish} is for a host that "
+            f"has: first finish joining by `sordino join --home {home}`."
+        )
+    settings = load(home).settings()
+    host, study = settings.host.name, settings.study.name
+    if wish == "--status":
+        body = figures(settings)
+        return answer(as_json, body, lines(settings, body))
+    if wish == "--export":
+        files = export(settings, folder or Path())
+        key = settings.study.authority_public_key
+        said = [
+            *map(str, files),
+            "Signed by the participant, without its data or updates. Compare it with the coordinator's transcripts:",
+            f"sordino transcript verify TRANSCRIPT... --authority {key} --own {files[0]}",
+        ]
+        return answer(as_json, {"files": [str(file) for file in files]}, said)
+    if wish == "--pause":
+        state = PAUSED
+        said = [
+            f"Paused: the host {host} takes no part in {study}. A running process notices within seconds, finishes "
+            "an attempt under way, and disconnects; a later start waits too. The coordinator sees that it stopped on "
+            "purpose, not why.",
+            f"To take part again: sordino join --home {home} --resume",
+        ]
+    elif wish == "--resume":
+        state = RESUMED
+        said = [f"The host {host} takes part in {study} again, while sordino join runs."]
+    else:
+        state = LEFT
+        said = [
+            f"Left: the host {host} takes no part in {study} any more. A running process finishes an attempt under "
+            "way, and ends; later starts end at once.",
+            "It is still on the roster, as an absent participant. To be taken off, ask the study's authority to "
+            "revoke:",
+            "  " + " ".join(load_identity(one.key).public.hex() for one in settings.participants),
+            f"Keys, journal and ledger stay. Keep the ledger ({settings.host.ledger}, with its .head): it says what "
+            "was spent from this data, and a later study over it needs it (--ledger). What is in earlier sums can't be "
+            "taken out of them.",
+        ]
+    write_word(settings.host.journal.parent, state)
+    return answer(as_json, {"host": host, "study": study, "state": state}, said)
 
 
 def _code_of_service(code: str | None) -> str | None:

@@ -17,7 +17,6 @@ from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import A_STUDY, epilog
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 
-NAME = "loadtest"
 HELP = (
     "Load a real coordinator process with many real participants, some of which leave, and check every sum.\n\nEach "
     "participant has its own identity, TLS channel, study document, roster and model, and verifies all signatures "

@@ -8,13 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from runtime.durable import taken, whole_folder
 from runtime.failure import InputFailure
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog
 
-NAME = "new"
 HELP = (
     "Write a project that runs as it is: a model of your own, a reader for files of your own, made-up files, a study "
     "and a test.\n\nNAME must be new or empty. Change model.py, then the files in data/: the pages on your own model "
@@ -23,10 +20,7 @@ HELP = (
 EPILOG = epilog("new my-project")
 
 
-def run(
-    directory: Annotated[Path, typer.Argument(metavar="NAME", help="Folder to make.", show_default=False)],
-    as_json: Json = False,
-) -> int:
+def run(directory: Annotated[Path, argument("NAME", "Folder to make.")], as_json: Json = False) -> int:
     if why := taken(directory):
         raise InputFailure(f"{directory} is {why}. Name a folder that is new or empty.")
     if " " in str(directory.resolve()):

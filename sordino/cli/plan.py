@@ -6,19 +6,18 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
-import typer
-
 from learning.task_names import BOUNDED
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, check_picture, task_options
 from runtime.settings_keys import settings_keys
+from runtime.text import aligned, folded, terminal_width
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import answer, epilog
-from sordino.planning.expected_errors import default_bounds_note
+from sordino.cli.verbs import answer, epilog, flag
+from sordino.planning.expected_errors import default_bounds_note, described, expected_errors
+from sordino.planning.notes import notes
 from sordino.planning.options import OUTPUT, PlannedStudy, PlanOptions
 from sordino.planning.plan_figures import PlanFigures
 
-NAME = "plan"
 HELP = (
     "Compute noise, thresholds and bytes from a privacy budget, and refuse what no plan can keep.\n\nThe noise is "
     "sized for the smallest sum that may be opened, without the shares of the participants assumed to collude, "
@@ -51,11 +50,8 @@ QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take les
 _PLANNED: Final = ("privacy", "evaluation")
 
 
-def _run(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)] = False,
-    **given: Any,
-) -> int:
-    from sordino.planning.options import check_budgets, check_population, clip_rule, default_target, of_task, shape
+def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPUT)] = False, **given: Any) -> int:
+    from sordino.planning.options import check_budgets, check_population, clip_rule, of_task, shape
     from sordino.planning.refusals import check_plan
 
     asked = chosen(given, PlanOptions)
@@ -82,7 +78,8 @@ def _run(
         if study.evaluation.of_plan() and task in BOUNDED:
             raise InputFailure(f"--task {task} has no model that participants could evaluate: leave --evaluate out.")
     dim, sizes, sketch = shape(dim=dim, layers=layers, rows=privacy.sketch_rows, ratio=privacy.sketch_ratio)
-    reader = own.target or default_target(privacy.sampling, privacy.max_dropout, privacy.adversarial)
+    published = privacy.sampling == "poisson" and privacy.max_dropout == privacy.adversarial == 0  # isn't served
+    reader = own.target or ("conditional" if published else "coordinator")
     check_budgets(reader, own.budget_coordinator, own.budget_released)
     arguments: dict[str, Any] = privacy.of_plan() | {
         "clients": clients,
@@ -96,7 +93,7 @@ def _run(
         "budget_coordinator": own.budget_coordinator,
         "budget_released": own.budget_released,
     }
-    import wire.study  # noqa: F401  # its time is not the plan's
+    import wire.study  # its time is not the plan's
 
     def again(changed: dict[str, Any]) -> PlanFigures:
         return _figures(arguments | changed, bounds=bool(not changed))
@@ -111,10 +108,12 @@ def _run(
         figures = replace(figures, alternatives=with_own_row(alternatives(stated), figures))
     if task is not None:
         said = default_bounds_note(task, options_of_task) or None
-        expected = _expected(stated, task, options_of_task)
+        # With binomial noise there is no such figure.
+        binomial = stated["mechanism"] == "binomial"
+        expected = None if binomial else expected_errors(wire.study.plan_study(**stated), task, options_of_task)
         figures = replace(figures, task=task, expected=expected, default_bounds=said)
     if plot is not None:
-        from sordino.planning.figure import draw_plan
+        from sordino.planning.study_plan import draw_plan
 
         draw_plan(stated, plot)
     lines = _lines(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
@@ -126,7 +125,7 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
         from sordino.planning.binomial_figures import binomial_figures, plan_binomial_study
 
         return binomial_figures(plan_binomial_study(chosen), chosen)
-    from sordino.planning.bounds import tighter_bounds
+    from sordino.planning.alternatives import tighter_bounds
     from sordino.planning.text import figures_of
     from wire.study import plan_study
 
@@ -134,20 +133,7 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
     return replace(figures_of(plan), **tighter_bounds(plan)) if bounds else figures_of(plan)
 
 
-def _expected(settled: dict[str, Any], task: str, options: dict[str, object]) -> dict[str, Any] | None:
-    """The error of a statistic; None of other tasks, and with binomial noise, for which there is no such figure."""
-    if settled["mechanism"] == "binomial":
-        return None
-    from sordino.planning.expected_errors import expected_errors
-    from wire.study import plan_study
-
-    return expected_errors(plan_study(**settled), task, options)
-
-
 def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
-    from runtime.text import aligned, folded, terminal_width
-    from sordino.planning.expected_errors import described
-    from sordino.planning.notes import notes
     from sordino.planning.text import heading
 
     width = terminal_width()
@@ -155,7 +141,15 @@ def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> l
     if figures.default_bounds is not None:
         remarks.append(figures.default_bounds)
     lines = [*folded(heading(figures), width), "", *described(figures, remarks, width)]
-    lines += ["", *aligned(_about(figures), width)]
+    about = [
+        ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
+        ("Adjacency:", "", figures.adjacency),
+        ("Trusts:", "", figures.trusts),
+    ]
+    if figures.epsilon_pld:
+        said = f"epsilon_conditional: PLD {figures.epsilon_pld:.3f}. Smallest for the target: {figures.accountant}"
+        about.append(("Bounds:", "", said))
+    lines += ["", *aligned(about, width)]
     if figures.target == "conditional":
         said = "For comparison only: outsiders can't check how participants were drawn, so no study is served."
         lines += ["", *folded(said, width)]
@@ -172,19 +166,6 @@ def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> l
     elif left_out:
         lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
     return lines
-
-
-def _about(figures: PlanFigures) -> list[tuple[str, str, str]]:
-    """Rows on mechanism, adjacency, trust and bounds."""
-    rows = [
-        ("Mechanism:", "", f"{figures.mechanism}, {figures.theorem}"),
-        ("Adjacency:", "", figures.adjacency),
-        ("Trusts:", "", figures.trusts),
-    ]
-    if figures.epsilon_pld:
-        said = f"epsilon_conditional: PLD {figures.epsilon_pld:.3f}. Smallest for the target: {figures.accountant}"
-        rows.append(("Bounds:", "", said))
-    return rows
 
 
 run = with_options(

@@ -5,29 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from runtime.failure import ExitCode
 from runtime.text import counted
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog, option
 
-NAME = "report"
 HELP = (
     "Write a study's report.html from what its coordinator recorded.\n\nIt shows accuracy or the statistic, the "
     "privacy spent and on which assumptions, dropouts, phase times, and the plan in plain words. The page is one file, "
     "needs no network, and can be printed. It may be written while the study runs; a study whose ledger was changed "
     "gets none."
 )
+_FIGURES = ("accuracy", "errors", "released", "epsilon_coordinator", "epsilon_released")
 EPILOG = epilog("report my-study", ExitCode.LEDGER)
 
 
 def run(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The study's folder, or its study.toml.", show_default=False)
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to write.", show_default="DIR/report.html")
-    ] = None,
+    directory: Annotated[Path, argument("DIR", "The study's folder, or its study.toml.")],
+    output: Annotated[Path | None, option("FILE", "Where to write.", shown="DIR/report.html")] = None,
     as_json: Json = False,
 ) -> int:
     from mechanisms.mechanism import DESCRIPTIONS
@@ -38,8 +32,7 @@ def run(
     body = {
         "report": str(path.resolve()),
         "rounds": len(view.rounds),
-        **{name: getattr(view, name) for name in ("accuracy", "errors", "released")},
-        **{name: getattr(view, name) for name in ("epsilon_coordinator", "epsilon_released")},
+        **{name: getattr(view, name) for name in _FIGURES},
         "delta": view.started.delta,
         "mechanism": view.started.plan.get("mechanism"),
         "adjacency": None if described is None else described.adjacency,

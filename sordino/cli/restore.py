@@ -7,13 +7,12 @@ import sqlite3
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from runtime.archive import counts, read_archive
+from runtime.durable import DAMAGED, is_in_use, open_to_read, taken
 from runtime.failure import InputFailure
 from sordino.cli.backup import described, in_words
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog
 
-NAME = "restore"
 HELP = (
     "Make a folder from a copy that `sordino backup` made.\n\nA study can continue from a copy only if nothing "
     "happened after it: participants answer no round twice. Where the folder that the copy was taken from is still on "
@@ -21,8 +20,8 @@ HELP = (
     "and `sordino serve` on a copy that is too old ends with code 41 in its first round, before a sum is opened."
 )
 EPILOG = epilog("restore my-study-20261125-224140.tar my-study")
-_GROW = ("attempts", "rows", "versions")
-"""Tables of which no row is ever removed: of journals, ledgers and the authority's store."""
+_GROW = {"attempts": "attempts", "rows": "ledger rows", "versions": "roster versions"}
+"""Tables of which no row is ever removed: of journals, ledgers and the authority's store; and what a row is."""
 _NEXT = {
     "study": "Participants that have answered later rounds refuse it; `sordino serve` then ends with code 41.",
     "host": "What its participants have spent since isn't in its ledger: compare with `sordino budget show STUDY "
@@ -33,15 +32,10 @@ _NEXT = {
 
 
 def run(
-    archive: Annotated[Path, typer.Argument(metavar="FILE", help="The copy.", show_default=False)],
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder to make; must not exist, or be empty.", show_default=False)
-    ],
+    archive: Annotated[Path, argument("FILE", "The copy.")],
+    directory: Annotated[Path, argument("DIR", "The folder to make; must not exist, or be empty.")],
     as_json: Json = False,
 ) -> int:
-    from runtime.archive import read_archive
-    from runtime.durable import taken
-
     if not archive.is_file():
         raise InputFailure(f"{archive}: there is no such file.")
     if why := taken(directory):
@@ -66,9 +60,6 @@ def _check_newest(manifest: dict[str, Any]) -> None:
 
     Raises Failure: the folder is newer, or in use.
     """
-    from runtime.archive import counts
-    from runtime.durable import DAMAGED, is_in_use, open_to_read
-
     source = Path(manifest["from"])
     for name, tables in manifest["tables"].items():
         original = source / name
@@ -84,12 +75,8 @@ def _check_newest(manifest: dict[str, Any]) -> None:
             continue  # damaged, so it is no choice
         newer = [key for key in _GROW if now.get(key, 0) > tables.get(key, 0)]
         if newer:
-            had = ", ".join(f"{now[key]} {_said(key)} (the copy {tables.get(key, 0)})" for key in newer)
+            had = ", ".join(f"{now[key]} {_GROW[key]} (the copy {tables.get(key, 0)})" for key in newer)
             raise InputFailure(
                 f"{source}, from which the copy was taken, has gone on since: {had}. Participants answer no "
                 "round twice, so continue with that folder, or with a newer copy. Nothing was restored."
             )
-
-
-def _said(table: str) -> str:
-    return {"rows": "ledger rows", "versions": "roster versions"}.get(table, table)

@@ -6,36 +6,29 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from runtime.failure import InputFailure
 from runtime.text import counted, minute
 from sordino.cli.transcript import KEY_HELP, read_authority
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, option, verb_group, verb_in
 
-NAME = "roster"
 app = verb_group(
-    NAME,
+    "roster",
     "Check the roster of a study, offline.\n\nThe authority signs each version of the roster with the terms in force "
     "and the digest of the version before, and states for a limited time which version is the newest. Everybody may "
     "check that; no secret is needed.",
 )
 
 
-@app.command(
-    "verify",
-    help=(
-        "Check roster.json, with history.json and newest.json beside it where they are.\n\nSays which version it is, "
-        "under which terms, whether its history has no gap, and until when it is the newest. Compare the digests with "
-        "those that others see: participants with the same digest have the same history."
-    ),
-    epilog=epilog("roster verify my-study --authority my-study/coordinator/authority.pub"),
+@verb_in(
+    app,
+    "roster verify my-study --authority my-study/coordinator/authority.pub",
+    "Check roster.json, with history.json and newest.json beside it where they are.\n\nSays which version it is, "
+    "under which terms, whether its history has no gap, and until when it is the newest. Compare the digests with "
+    "those that others see: participants with the same digest have the same history.",
 )
 def verify(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder with roster.json, or the file.", show_default=False)
-    ],
-    authority: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default=False)],
+    folder: Annotated[Path, argument("FOLDER", "The folder with roster.json, or the file.")],
+    authority: Annotated[str, option("KEY", KEY_HELP)],
     as_json: Json = False,
 ) -> int:
     file = folder / "roster.json" if folder.is_dir() else folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import time
@@ -11,16 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-import typer
-
+from runtime.durable import is_in_use
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
-from sordino.cli.verbs import Json, answer, epilog
+from sordino.cli.verbs import Json, answer, argument, epilog, flag, option
 
 if TYPE_CHECKING:
     from server.events import Event
     from sordino.reporting.feed import Snapshot
 
-NAME = "status"
 HELP = (
     "Say what a study does: what it waits for, participants, accuracy, privacy spent, dropouts.\n\nOf a folder on this "
     "machine it reads what the coordinator records, whether one runs or not; --watch is the panel of `sordino serve`. "
@@ -33,17 +32,10 @@ _ANSWER_S = 5.0
 
 def run(
     study: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|study.toml|http://HOST:PORT",
-            help="The study's folder or file, or the address of its page.",
-            show_default=False,
-        ),
+        str, argument("DIR|study.toml|http://HOST:PORT", "The study's folder or file, or the address of its page.")
     ],
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until the study ends or Ctrl-C.")] = False,
-    password: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With the page's password.", show_default="none")
-    ] = None,
+    watch: Annotated[bool, flag("--watch", "Go on until the study ends or Ctrl-C.")] = False,
+    password: Annotated[Path | None, option("FILE", "With the page's password.", shown="none")] = None,
     as_json: Json = False,
 ) -> int:
     if study.startswith(("http://", "https://")):
@@ -68,37 +60,29 @@ def run(
 
 def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool) -> int:
     """One answer; or one each second that differs from the last, until the study is over."""
-    from sordino.reporting.feed import status_lines
-
-    shown, running = read()
-    body = {"running": running, **shown}
-    if not watch:
-        return answer(as_json, body, status_lines(shown, running))
-    if as_json:
-        last = None
-        while True:
-            if body != last:
-                typer.echo(json.dumps(body))
-            if shown["now"]["over"] is not None or not running:
-                return int(ExitCode.OK)
-            time.sleep(_EVERY_S)
-            last, (shown, running) = body, read()
-            body = {"running": running, **shown}
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False) as live:
+    from sordino.reporting.feed import status_lines
+
+    last: dict[str, Any] = {}
+    found = read()  # before a screen begins: it may fail
+    with Live(auto_refresh=False) if watch and not as_json else contextlib.nullcontext() as live:
         while True:
-            live.update(Text("\n".join(status_lines(shown, running))), refresh=True)
-            if shown["now"]["over"] is not None:
+            shown, running = found
+            body = {"running": running, **shown}
+            if live is not None:
+                live.update(Text("\n".join(status_lines(shown, running))), refresh=True)
+            elif body != last:
+                answer(as_json, body, status_lines(shown, running))
+            if not watch or shown["now"]["over"] is not None or not running:
                 return int(ExitCode.OK)
             time.sleep(_EVERY_S)
-            shown, running = read()
+            last, found = body, read()
 
 
 def _follow(state: Path) -> Callable[[], tuple[list[Event], bool]]:
     """A function that returns the events of a journal since its last call, and whether the coordinator runs."""
-    from runtime.durable import is_in_use
     from server.journal import read_events
 
     seen = 0
@@ -156,13 +140,10 @@ def ask(address: str, password: str = "") -> dict[str, Any]:
     headers = {"Authorization": f"Basic {basic}"} if password else {}
 
     try:
-        connection = kind(parts.netloc, timeout=_ANSWER_S)
-        try:
+        with contextlib.closing(kind(parts.netloc, timeout=_ANSWER_S)) as connection:
             connection.request("GET", f"{parts.path.rstrip('/')}/feed", headers=headers)
             response = connection.getresponse()
             body = response.read()
-        finally:
-            connection.close()
         if response.status == 401:
             wanted = "has another password than that file" if password else "asks for a password"
             raise InputFailure(f"{address} {wanted}: --password FILE, with http.password of the coordinator")

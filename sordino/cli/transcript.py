@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.text import several
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, option, verb_group, verb_in
 
-NAME = "transcript"
 app = verb_group(
-    NAME,
+    "transcript",
     "Check the transcript of a finished round, offline.\n\nA transcript is one signed file: which participants were "
     "invited, advertised keys, dealt, uploaded and signed, under which plan, and what was charged. The "
     "study's authority is all that is needed to check it: no network, coordinator or secrets. docs/transcripts.md says "
@@ -22,47 +21,38 @@ app = verb_group(
 KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits in it, or its fingerprint."
 
 
-@app.command(
-    "verify",
-    help=(
-        "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
-        "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
-        "thresholds, sets, the quorum's signatures over them, and the charge. For several files also that each names "
-        "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
-        "The first check that fails is named."
-    ),
-    epilog=epilog(
-        "transcript verify my-study/coordinator/transcripts/*.transcript --authority my-study/authority/authority.pub",
-        ExitCode.TRANSCRIPT,
-    ),
+@verb_in(
+    app,
+    "transcript verify my-study/coordinator/transcripts/*.transcript --authority my-study/authority/authority.pub",
+    "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
+    "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
+    "thresholds, sets, the quorum's signatures over them, and the charge. For several files also that each names "
+    "the one before it, so that none was left out or replaced, and that rounds and roster versions only grow. "
+    "The first check that fails is named.",
+    ExitCode.TRANSCRIPT,
 )
 def verify(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Transcripts, oldest first.", show_default=False)
-    ],
-    authority: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default=False)],
+    files: Annotated[list[Path], argument("FILE...", "Transcripts, oldest first.")],
+    authority: Annotated[str, option("KEY", KEY_HELP)],
     own: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Records that a participant exported (sordino join --export): the transcripts must agree with them.",
-            show_default="none",
+        option(
+            "FILE",
+            "Records that a participant exported (sordino join --export): the transcripts must agree with them.",
+            shown="none",
         ),
     ] = None,
     as_json: Json = False,
 ) -> int:
     known = read_authority(authority)
     from sordino.reporting.transcript_text import figures
-    from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import Chain, verify_transcript
 
     chain, held, found = Chain(), list[dict[str, Any]](), list[Any]()
     for path in files:
-        try:
+        with _explained(path, transcripts=held):
             verified = verify_transcript(read_file(path), known)
             chain.add(verified)
-        except InvalidTranscript as error:
-            raise _refused(path, error, held) from None
         held.append({"file": str(path), **figures(verified)})
         found.append(verified)
     said = [
@@ -88,15 +78,11 @@ def verify(
 
 def _compared(path: Path, transcripts: list[Any]) -> dict[str, Any]:
     """A participant's own records beside transcripts that hold; ``others``: attempts that it opened and none covers."""
-    from wire.records.participation import InvalidParticipation, read_participation
+    from wire.records.participation import read_participation
 
-    try:
+    with _explained(path):
         own = read_participation(path.read_bytes())
         in_sums = sum(own.agrees(one) for one in transcripts)
-    except InvalidParticipation as error:
-        failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
-        failure.about = {"ok": False, "file": str(path), "error": str(error)}
-        raise failure from None
     others = own.opened() - {(one.contents.round, one.contents.attempt) for one in transcripts}
     return {
         "file": str(path),
@@ -111,40 +97,44 @@ def _numbers(attempts: list[dict[str, int]]) -> str:
     return several([f"round {one['round']} attempt {one['attempt']}" for one in attempts], 10)
 
 
-@app.command(
-    "show",
-    help=(
-        "Explain a transcript in plain words: study and round, which participants took part and which left where, the "
-        "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "
-        "--authority it is checked against the authority that it names: compare the fingerprint with the one you know."
-    ),
-    epilog=epilog("transcript show my-study/coordinator/transcripts/round-000001.transcript", ExitCode.TRANSCRIPT),
+@verb_in(
+    app,
+    "transcript show my-study/coordinator/transcripts/round-000001.transcript",
+    "Explain a transcript in plain words: study and round, which participants took part and which left where, the "
+    "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "
+    "--authority it is checked against the authority that it names: compare the fingerprint with the one you know.",
+    ExitCode.TRANSCRIPT,
 )
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A transcript.", show_default=False)],
-    authority: Annotated[
-        str | None, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the one that the file names")
-    ] = None,
+    file: Annotated[Path, argument("FILE", "A transcript.")],
+    authority: Annotated[str | None, option("KEY", KEY_HELP, shown="the one that the file names")] = None,
     as_json: Json = False,
 ) -> int:
     known = None if authority is None else read_authority(authority)
     data = read_file(file)
     from sordino.reporting.transcript_text import figures, lines
-    from wire.records.transcript import InvalidTranscript
     from wire.records.transcript_checks import verify_transcript
 
-    try:
+    with _explained(file, transcripts=[]):
         verified = verify_transcript(data, known)
-    except InvalidTranscript as error:
-        raise _refused(file, error, []) from None
     body = {"file": str(file), "authority_known": known is not None, **figures(verified)}
     return answer(as_json, body, lines(verified, known is not None))
 
 
-def _refused(path: Path, error: Any, held: list[dict[str, Any]]) -> Failure:
-    failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
-    failure.about = {"ok": False, "file": str(path), "check": error.check, "error": error.sentence, "transcripts": held}
-    return failure
+@contextlib.contextmanager
+def _explained(path: Path, **about: Any) -> Iterator[None]:
+    """A record that doesn't hold is a failure of the command; ``about``: what else its JSON has."""
+    from wire.records.participation import InvalidParticipation
+    from wire.records.transcript import InvalidTranscript
+
+    try:
+        yield
+    except (InvalidParticipation, InvalidTranscript) as error:
+        failure = Failure(ExitCode.TRANSCRIPT, f"{path}: {error}")
+        failure.about = {"ok": False, "file": str(path), "error": str(error), **about}
+        if isinstance(error, InvalidTranscript):
+            failure.about |= {"check": error.check, "error": error.sentence}
+        raise failure from None
 
 
 def read_file(path: Path) -> bytes:

@@ -16,12 +16,33 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.text import rewritable
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+def argument(metavar: str, said: str, shown: str | bool = False) -> Any:
+    """A positional argument: its name and what it is; ``shown``: its default in words, or whether to show it."""
+    return typer.Argument(metavar=metavar, help=said, show_default=shown)
+
+
+def option(metavar: str, said: str, *names: str, shown: str | bool = False, panel: str | None = None) -> Any:
+    """An option with a value, as `argument`; ``names``: those of the parameter unless given; ``panel``: its heading."""
+    return typer.Option(*names, metavar=metavar, help=said, show_default=shown, rich_help_panel=panel)
+
+
+def flag(name: str, said: str, panel: str | None = None) -> Any:
+    return typer.Option(name, help=said, rich_help_panel=panel)
+
+
+Json = Annotated[bool, flag("--json", "Print one JSON object.")]
 AsService = Annotated[
-    bool, typer.Option("--service", help="Run as a system service: tell systemd that it is ready, and how it goes.")
+    bool, flag("--service", "Run as a system service: tell systemd that it is ready, and how it goes.")
 ]
 EndWith = Annotated[int, typer.Option("--end-with", hidden=True, help="End when this process, the parent, has ended.")]
 
+LOOKS: Final[dict[str, Any]] = {
+    "rich_markup_mode": "rich",
+    "add_completion": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
+}
+"""Of every command and group."""
 A_STUDY: Final = (ExitCode.INFEASIBLE, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.INTERRUPTED)
 """What a verb that runs a study can end with."""
 
@@ -32,16 +53,14 @@ _BOTH: Final = ("--drop", "--max-dropout")
 
 def verb_group(name: str, help_text: str) -> typer.Typer:
     """An empty group of verbs, such as ``sordino budget``; called alone it shows its help."""
-    group = typer.Typer(
-        name=name,
-        add_completion=False,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help=help_text,
-    )
+    group = typer.Typer(**LOOKS, name=name, no_args_is_help=True, help=help_text)
     group.callback()(lambda: None)  # otherwise a group of one verb would be that verb
     return group
+
+
+def verb_in(group: typer.Typer, example: str, said: str, *codes: ExitCode) -> Callable[[Any], Any]:
+    """Make a function a verb of a group: its name is the second word of the example; ``said``: its help."""
+    return group.command(example.split()[1], help=said, epilog=epilog(example, *codes))
 
 
 def epilog(example: str, *codes: ExitCode) -> str:

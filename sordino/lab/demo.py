@@ -26,10 +26,9 @@ from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.events import StudyStarted
 from server.study_view import StudyView
-from sordino.reporting.closing_lines import dropout_words, epsilon_lines
 from sordino.reporting.panel import Display
 from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
-from sordino.reporting.study_text import size_text
+from sordino.reporting.study_text import dropout_words, epsilon_lines, size_text
 
 if TYPE_CHECKING:
     from sordino.reporting.live_page import LivePage

@@ -5,18 +5,45 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mechanisms.gaussian_exact import gaussian_multiplier
+from mechanisms.plan import InfeasiblePlan, Plan
+from mechanisms.round_cost import pld_epsilon
 from mechanisms.statement import DRAWN, participations
-from sordino.planning.bounds import exact_gaussian_multiplier, tighter_bounds
 from sordino.planning.plan_figures import PlanFigures
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+from wire.study import plan_study, planned_upload_bytes
 
 BITS: Final = (10, 12, 14, 16, 18, 20)
 MECHANISMS: Final = ("ddgauss", "skellam")
 _FINE_BITS: Final = (26, 22, 20, 18, 16)
+
+
+def tighter_bounds(plan: Plan) -> dict[str, Any]:
+    """JSON names ``accountant`` and ``epsilon_pld`` of a plan: which bound its figures come from.
+
+    ``accountant``: whose figure is the smallest for the plan's target, "exact", "renyi" or "pld". ``epsilon_pld``: a
+    *conditional* figure by privacy loss distributions, of all rounds if every participant were drawn by an independent
+    coin, for schedules that are fixed in advance; None except for the central Gaussian with Poisson or fixed-size
+    sampling, and where it can't be stated.
+    """
+    order = {"released": plan.order_released, "conditional": plan.order_conditional}.get(plan.target, plan.order)
+    found: dict[str, Any] = {"accountant": "exact" if order == 1 else "renyi", "epsilon_pld": None}
+    if (epsilon := pld_epsilon(plan, plan.noise, plan.rounds)) < math.inf:
+        found["epsilon_pld"] = epsilon
+        if plan.target == "conditional" and epsilon == plan.planned_epsilon:
+            found["accountant"] = "pld"
+    return found
+
+
+def exact_gaussian_multiplier(epsilon: float, delta: float, rounds: int = 1) -> float:
+    """The least noise multiplier at which unsampled central Gaussian rounds keep (epsilon, delta), rounded up.
+
+    Raises InfeasiblePlan: the target is no target.
+    """
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise InfeasiblePlan("epsilon must be finite and positive, delta between 0 and 1", "use 1 and 1e-5")
+    return gaussian_multiplier(epsilon, delta) * math.sqrt(rounds)
 
 
 def error_variance(plan: Plan | PlanFigures) -> float:
@@ -41,9 +68,6 @@ def central_gaussian_multiplier(chosen: Mapping[str, Any]) -> tuple[float, str]:
     if sampling in ("none", "epochs") or chosen.get("target", "coordinator") == "coordinator":
         times = participations(sampling, clients, chosen.get("population") or clients, chosen["rounds"])
         return exact_gaussian_multiplier(chosen["epsilon"], chosen["delta"], times), "exact"
-    from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study
-
     for bits in _FINE_BITS:
         try:
             plan = plan_study(**dict(chosen) | {"mechanism": "gaussian", "bits": bits})
@@ -62,9 +86,6 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
     mechanism, bits, feasible, and for feasible ones noise_multiplier, noise_cost (variance of one value of the mean if
     all survive, as a factor of the central Gaussian's) and upload_bytes; ``samplings``: `samplings`.
     """
-    from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study, planned_upload_bytes
-
     multiplier, accountant = central_gaussian_multiplier(chosen)
     rows: list[dict[str, Any]] = []
     for mechanism in MECHANISMS:
@@ -78,16 +99,20 @@ def alternatives(chosen: Mapping[str, Any]) -> dict[str, Any]:
                 except InfeasiblePlan as problem:
                     fewer_fail = (problem.change.get("bits") or bits) >= bits  # else fewer bits are what helps
                 else:
-                    row |= {
-                        "feasible": True,
-                        "noise_multiplier": plan.noise_multiplier,
-                        "noise_cost": error_variance(plan) / (multiplier * plan.clip) ** 2,
-                        "upload_bytes": planned_upload_bytes(plan),
-                    }
+                    row |= _costs(plan, multiplier, planned_upload_bytes(plan))
             found.append(row)
         rows += reversed(found)
     central = {"noise_multiplier": multiplier, "accountant": accountant}
     return {"central": central, "rows": rows, "samplings": samplings(chosen)}
+
+
+def _costs(plan: Plan | PlanFigures, central_multiplier: float, upload_bytes: int) -> dict[str, Any]:
+    return {
+        "feasible": True,
+        "noise_multiplier": plan.noise_multiplier,
+        "noise_cost": error_variance(plan) / (central_multiplier * plan.clip) ** 2,
+        "upload_bytes": upload_bytes,
+    }
 
 
 def samplings(chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -97,9 +122,6 @@ def samplings(chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
     Each row: sampling, in_a_round, participations (rounds that may hold one participant) and, where feasible,
     mean_error (standard deviation of one value of the mean if all survive, over the clip) and upload_bytes.
     """
-    from mechanisms.plan import InfeasiblePlan
-    from wire.study import plan_study, planned_upload_bytes
-
     population, rows = chosen.get("population") or 0, list[dict[str, Any]]()
     if population <= chosen["clients"]:
         return []
@@ -126,14 +148,8 @@ def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, An
     """The table with the plan itself as a first row, where its mechanism is none of those compared."""
     if figures.mechanism in MECHANISMS:
         return dict(table)
-    own = {
-        "mechanism": figures.mechanism,
-        "bits": figures.bits,
-        "feasible": True,
-        "noise_multiplier": figures.noise_multiplier,
-        "noise_cost": error_variance(figures) / (table["central"]["noise_multiplier"] * figures.clip) ** 2,
-        "upload_bytes": figures.upload_bytes,
-    }
+    costs = _costs(figures, table["central"]["noise_multiplier"], figures.upload_bytes)
+    own = {"mechanism": figures.mechanism, "bits": figures.bits, **costs}
     return dict(table) | {"rows": [own, *table["rows"]]}
 
 
@@ -164,15 +180,11 @@ def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> l
 
 def _in_columns(rows: Sequence[tuple[str, ...]], marked: Collection[int]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            [
-                f"{'>' if index in marked else ' '} {row[0]:<{widths[0]}}",
-                *(f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for index, row in enumerate(rows)
-    ]
+    lines = []
+    for index, row in enumerate(rows):
+        cells = [f"{cell:>{wide}}" for cell, wide in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([f"{'>' if index in marked else ' '} {row[0]:<{widths[0]}}", *cells]).rstrip())
+    return lines
 
 
 def _times(factor: float) -> str:

@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mechanisms.baselines.binomial_plan import NAME, BinomialPlan, plan_binomial
+from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.refusals import InfeasiblePlan
+from mechanisms.rotation import rotation_layout
 from runtime.failure import InputFailure
+from secagg.errors import InvalidParameters
+from secagg.parameters import (
+    COMPLETE,
+    HYBRID,
+    X25519,
+    RoundParameters,
+    assumed_colluders,
+    complete_graph_threshold,
+    default_min_survivors,
+    probability_below,
+)
+from secagg.sharing import MALICIOUS
 from sordino.planning.plan_figures import PlanFigures
 from sordino.planning.text import ring_warnings
-
-if TYPE_CHECKING:
-    from mechanisms.baselines.binomial_plan import BinomialPlan
+from wire.guarantee import trust_of
+from wire.study import upload_bytes
 
 _ONLY: Final = (
     ("sampling", "none", "--sampling"),
@@ -20,6 +35,10 @@ _ONLY: Final = (
     ("budget_coordinator", None, "--budget-coordinator"),
     ("budget_released", None, "--budget-released"),
     ("sketch", (0, 0), "--sketch-rows"),
+)
+_OF_PLAN: Final = (
+    *("clients", "dim", "padded_dim", "rotation", "bits", "clip", "rounds", "delta", "granularity"),
+    *("central_stddev", "adjacency", "h_min", "min_survivors", "epsilon"),
 )
 
 
@@ -29,16 +48,10 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
     Raises Failure: an option that binomial noise has no theorem for; mechanisms.refusals.InfeasiblePlan: no such plan
     holds.
     """
-    from mechanisms.baselines.binomial_plan import plan_binomial
-    from mechanisms.refusals import InfeasiblePlan
-    from secagg.errors import InvalidParameters
-    from secagg.parameters import RoundParameters, assumed_colluders, default_min_survivors
-
     for name, only, option in _ONLY:
         if chosen.get(name, only) != only:
-            raise InputFailure(
-                f"binomial noise composes in epsilon and delta only: leave {option} out, or use skellam."
-            )
+            only_two = "binomial noise composes in epsilon and delta only"
+            raise InputFailure(f"{only_two}: leave {option} out, or use skellam.")
     if chosen.get("evaluation"):
         raise InputFailure("with binomial noise participants don't evaluate: leave --evaluate out.")
     rule = chosen["clipping"]
@@ -72,23 +85,13 @@ def plan_binomial_study(chosen: Mapping[str, Any]) -> BinomialPlan:
 
 def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigures:
     """The plan's numbers, as `sordino.planning.text.figures_of` gives them of other plans."""
-    from mechanisms.baselines.binomial_plan import NAME
-    from mechanisms.mechanism import DESCRIPTIONS
-    from mechanisms.rotation import rotation_layout
-    from secagg.parameters import COMPLETE, HYBRID, X25519, complete_graph_threshold, probability_below
-    from secagg.sharing import MALICIOUS
-    from wire.guarantee import trust_of
-    from wire.study import upload_bytes
-
     adversary = chosen.get("adversary", MALICIOUS)
     key_agreement = chosen.get("key_agreement", X25519)
     local = math.sqrt(plan.trials_per_share) / 2 * plan.granularity
     inflated = plan.sensitivities[1] * plan.granularity
-    achieved = plan.planned_epsilon
-    names: tuple[str, ...] = ("clients", "dim", "padded_dim", "rotation", "bits", "clip", "rounds", "delta")
-    names += ("granularity", "central_stddev", "adjacency", "h_min", "min_survivors", "epsilon")
+    quorum = plan.min_survivors if chosen["quorum"] is None else chosen["quorum"]
     figures = PlanFigures(
-        **{name: getattr(plan, name) for name in names},
+        **{name: getattr(plan, name) for name in _OF_PLAN},
         **{name: chosen[name] for name in ("max_dropout", "adversarial")},
         mechanism=NAME,
         population=plan.clients,
@@ -97,19 +100,17 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         coded_dim=plan.dim,
         block_dim=rotation_layout(plan.dim, plan.rotation)[0],
         clipping=chosen["clipping"].to_json(),
-        sketch=None,
         local_stddev=local,
         full_stddev=local * math.sqrt(plan.clients),
         noise_norm=local * math.sqrt(plan.dim / plan.clients) / plan.clip,
         noise_multiplier=plan.central_stddev / plan.clip,
         inflated_clip=inflated,
         effective_noise_multiplier=plan.central_stddev / inflated,
-        epsilon_coordinator=achieved,
-        epsilon_released=achieved,
-        epsilon_conditional=None,
+        epsilon_coordinator=plan.planned_epsilon,
+        epsilon_released=plan.planned_epsilon,
         target="coordinator",
         A=plan.colluders,
-        quorum=plan.min_survivors if chosen["quorum"] is None else chosen["quorum"],
+        quorum=quorum,
         graph=COMPLETE,
         adversary=adversary,
         key_agreement=key_agreement,
@@ -121,12 +122,8 @@ def binomial_figures(plan: BinomialPlan, chosen: Mapping[str, Any]) -> PlanFigur
         budget_coordinator=plan.epsilon,
         budget_released=plan.epsilon,
         layer_noise_stddev=[plan.central_stddev],
-        quantile_stderr=None,
-        accuracy_stderr=None,
-        evaluation={},
         trusts=trust_of(NAME, adversary).words,
         theorem=DESCRIPTIONS[NAME].theorem,
-        warnings=[],
         accountant=plan.composition,
     )
     return replace(figures, warnings=ring_warnings(chosen["graph"], figures))

@@ -41,11 +41,8 @@ def expected_errors(plan: Plan, task: str, options: Mapping[str, Any]) -> dict[s
 
     made: Any = make_task(task, dict(options))
 
-    def values(participants: int, rounds: int) -> list[dict[str, Any]]:
-        words: list[dict[str, Any]] = made.expected_errors(
-            mean_stddev(plan, participants) / math.sqrt(rounds), float(participants)
-        )
-        return words
+    def values(participants: int, rounds: int) -> Any:
+        return made.expected_errors(mean_stddev(plan, participants) / math.sqrt(rounds), float(participants))
 
     whole = values(plan.clients, plan.rounds)
     return {
@@ -79,9 +76,8 @@ def expected_rows(expected: Expected) -> list[tuple[str, str, str]]:
 def expected_lines(expected: Expected, width: int) -> list[str]:
     """What `init` and `plan` print: a heading, and a line or more for each value."""
     after = "one round" if expected["rounds"] > 1 else "the round"
-    heading = (
-        f"Expected standard error after {after}, of the noise alone, if all {expected['participants']} have a value:"
-    )
+    everybody = f"if all {expected['participants']} have a value:"
+    heading = f"Expected standard error after {after}, of the noise alone, {everybody}"
     return [heading, *(f"  {line}" for line in aligned(expected_rows(expected), width - 2))]
 
 
@@ -148,9 +144,8 @@ def _warnings(statistic: str, values: Sequence[Mapping[str, Any]], participants:
             f"{participants} participants, less than the standard error{after}, {bad[0]['standard_error']:.2g}. Fewer "
             "bins, more participants or a larger --epsilon would help."
         ]
-    named = " and ".join(
-        [str(value["name"]) for value in bad[:_SHOWN]] + ([f"{len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else [])
-    )
+    more_bad = [f"{len(bad) - _SHOWN} more"] if len(bad) > _SHOWN else []
+    named = " and ".join([*(str(value["name"]) for value in bad[:_SHOWN]), *more_bad])
     if statistic == "quantile":
         return [
             f"The answer would be nothing but noise ({named}): at 95 % the stated value{after} may be any of the "
@@ -182,11 +177,8 @@ def default_bounds_note(task: str, given: Mapping[str, object]) -> str:
 
     made: Any = options_of(task, dict(given))
     missing = [name for name in ("low", "high") if name not in given]
-    if (
-        getattr(made, "of_labels", False)
-        or not missing
-        or (missing == ["low"] and getattr(made, "reduce", "") == "count")
-    ):
+    counts = getattr(made, "reduce", "") == "count"
+    if getattr(made, "of_labels", False) or not missing or (missing == ["low"] and counts):
         return ""
     if len(missing) == 2:
         return (

@@ -121,11 +121,6 @@ def check_budgets(target: str, budget_coordinator: float | None, budget_released
             raise InputFailure(f"a conditional plan is for comparison and spends nothing: leave --budget-{reader} out.")
 
 
-def default_target(sampling: str, max_dropout: float, adversarial: float) -> str:
-    """The bounded epsilon's reader: "conditional" for the published setting, which isn't served, else "coordinator"."""
-    return "conditional" if sampling == "poisson" and max_dropout == adversarial == 0 else "coordinator"
-
-
 def shape(
     *, dim: int | None, layers: str | None, rows: int, ratio: float
 ) -> tuple[int, tuple[int, ...] | None, tuple[int, int]]:

@@ -31,7 +31,7 @@ class PlanFigures:
         abort_probability: of an attempt, if each participant leaves independently.
         budget_coordinator, budget_released: None of a plan that is for comparison only.
         warnings: sentences without a full stop.
-        accountant, epsilon_pld: of `sordino.planning.bounds.tighter_bounds`; None where not computed.
+        accountant, epsilon_pld: of `sordino.planning.alternatives.tighter_bounds`; None where not computed.
         learns_with: nearest settings under which a model learns, as options; empty where it does.
         alternatives, task, expected, default_bounds: of `sordino plan`, where it is asked for them.
     """
@@ -48,7 +48,6 @@ class PlanFigures:
     bits: int
     clip: float
     clipping: Mapping[str, Any]
-    sketch: list[int] | None
     rounds: int
     participations: int
     delta: float
@@ -62,7 +61,6 @@ class PlanFigures:
     effective_noise_multiplier: float
     epsilon_coordinator: float | None
     epsilon_released: float | None
-    epsilon_conditional: float | None
     target: str
     adjacency: str
     A: int
@@ -83,13 +81,15 @@ class PlanFigures:
     budget_coordinator: float | None
     budget_released: float | None
     layer_noise_stddev: list[float]
-    quantile_stderr: float | None
-    accuracy_stderr: float | None
-    evaluation: Mapping[str, Any]
     trusts: str
     theorem: str
-    warnings: list[str]
+    sketch: list[int] | None = None
+    epsilon_conditional: float | None = None
+    quantile_stderr: float | None = None
+    accuracy_stderr: float | None = None
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
     noise_parts: int = 0
+    warnings: list[str] = field(default_factory=list)
     learns_with: list[str] = field(default_factory=list)
     accountant: str | None = None
     epsilon_pld: float | None = None
@@ -112,9 +112,6 @@ class PlanFigures:
     def to_json(self) -> dict[str, Any]:
         """Every figure; what was not asked for is left out."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        left_out = {"expected"} if self.task is None else set()
-        if self.accountant is not None:
-            left_out |= _IF_STATED - {"accountant", "epsilon_pld"}
-        else:
-            left_out |= _IF_STATED
+        left_out = _IF_STATED - ({"accountant", "epsilon_pld"} if self.accountant is not None else set())
+        left_out |= {"expected"} if self.task is None else set()
         return {name: value for name, value in values.items() if value is not None or name not in left_out}

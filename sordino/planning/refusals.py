@@ -7,13 +7,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from mechanisms.refusals import InfeasiblePlan
 from runtime.failure import ExitCode, Failure, InputFailure
+from secagg.parameters import (
+    FEWEST_COLLUDERS,
+    SMALL_COHORT,
+    assumed_colluders,
+    colluders_in_cohort,
+    complete_graph_threshold,
+    default_min_survivors,
+    probability_below,
+    sharing_colluders,
+)
 from sordino.planning.alternatives import error_variance
+from sordino.planning.notes import percent, smallest
 from sordino.planning.plan_figures import PlanFigures
 from wire.guarantee import OUTWEIGHS, outweighs
+from wire.study import cohorts_drawn
 
 if TYPE_CHECKING:
-    from mechanisms.refusals import InfeasiblePlan
     from server.study_file import StudyConfiguration
 
 Again = Callable[[dict[str, Any]], PlanFigures]
@@ -44,8 +56,6 @@ def works(again: Again, **changed: Any) -> bool:
 
 def _keeps(again: Again, clients: int, dropout: float, survivors: int, **changed: float) -> bool:
     """`works` with that many ``min_survivors``. Of most that are tried the attempts alone rule a plan out, at once."""
-    from secagg.parameters import probability_below
-
     enough = probability_below(clients, dropout, survivors) <= MOSTLY
     return enough and works(again, min_survivors=survivors, **changed)
 
@@ -61,14 +71,6 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
 
     Raises Failure: they contradict each other.
     """
-    from secagg.parameters import (
-        FEWEST_COLLUDERS,
-        SMALL_COHORT,
-        complete_graph_threshold,
-        default_min_survivors,
-        sharing_colluders,
-    )
-
     clients, survivors, quorum = chosen["clients"], chosen["min_survivors"], chosen["quorum"]
     for name, given in (("--min-survivors", survivors), ("--quorum", quorum)):
         if given is not None and given > clients:
@@ -88,11 +90,14 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
     if survivors is not None and survivors < threshold:
         dropout = chosen["max_dropout"]
         least = next((n for n in range(threshold, clients + 1) if _keeps(again, clients, dropout, n)), None)
+        instead = "" if least is None else f"--min-survivors {least}"
+        if least is None and (fewer := _dropout_that_works(again, clients, dropout, threshold)):
+            instead = f"--min-survivors {threshold} with --max-dropout {fewer}"
         raise Failure(
             ExitCode.INFEASIBLE,
             f"--min-survivors {survivors} is below the threshold {threshold} of {clients} participants of whom "
             f"{sharing_colluders(clients, colluders)} may collude",
-            _fewer_leave(again, clients, dropout, threshold) if least is None else f"use --min-survivors {least}",
+            f"use {instead}" if instead else None,
         )
     fewest = default_min_survivors(clients, colluders, chosen["max_dropout"]) if survivors is None else survivors
     if quorum is not None and quorum < fewest:
@@ -102,9 +107,6 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
 
 def assumed(chosen: Mapping[str, Any]) -> int:
     """A of these arguments, as ``plan_study`` finds it."""
-    from secagg.parameters import assumed_colluders, colluders_in_cohort
-    from wire.study import cohorts_drawn
-
     clients, shares = chosen["clients"], (chosen["adversarial"], chosen["max_dropout"])
     if chosen.get("sampling", "none") == "none" or chosen.get("population") is None:
         return assumed_colluders(clients, *shares)
@@ -117,8 +119,6 @@ def check_aborts(figures: PlanFigures, again: Again) -> None:
 
     Raises Failure: the probability is above one half.
     """
-    from sordino.planning.notes import percent
-
     share, max_dropout = figures.abort_probability, figures.max_dropout
     if share <= MOSTLY:
         return
@@ -146,11 +146,6 @@ def _dropout_that_works(again: Again, clients: int, max_dropout: float, survivor
     return ""
 
 
-def _fewer_leave(again: Again, clients: int, max_dropout: float, survivors: int) -> str | None:
-    dropout = _dropout_that_works(again, clients, max_dropout, survivors)
-    return f"use --min-survivors {survivors} with --max-dropout {dropout}" if dropout else None
-
-
 def check_plan(
     chosen: Mapping[str, Any], again: Again, option: str = "--clients", more: str | None = None
 ) -> PlanFigures:
@@ -161,8 +156,6 @@ def check_plan(
     Raises Failure: counts that contradict each other, a budget that no plan keeps where a change helps, or attempts of
     which most would end without a sum; InfeasiblePlan: no plan, and no change is known that helps.
     """
-    from mechanisms.refusals import InfeasiblePlan
-
     check_counts(chosen, again, option, more)
     try:
         figures = again({})
@@ -257,7 +250,9 @@ def _instead(problem: InfeasiblePlan, chosen: Mapping[str, Any], again: Again) -
     if "bits" in change:
         fewest = int(change["bits"] or 0)
         return f"use --bits {fewest}" + _enough_bits(fewest, chosen["bits"], again)
-    rounds = _most_rounds(chosen["rounds"], again) if "rounds" in change else 0
+    rounds = 0  # the most that a plan keeps
+    if "rounds" in change:
+        rounds = smallest(0, chosen["rounds"], lambda fewer: _made(again, rounds=fewer) is None) - 1
     for reader in ("coordinator", "released"):
         planned = change.get(f"budget_{reader}")
         if planned is not None:
@@ -280,10 +275,3 @@ def _enough_bits(fewest: int, stated: int, again: Again) -> str:
             break
     enough = next((fewest + at for at, error in enumerate(errors) if error <= _NEARLY * errors[-1]), fewest)
     return "" if enough == fewest else f"; with --bits {enough} the error is within 10 % of the least"
-
-
-def _most_rounds(rounds: int, again: Again) -> int:
-    """The most rounds below ``rounds`` that a plan keeps; 0 if none."""
-    from sordino.planning.notes import smallest
-
-    return smallest(0, rounds, lambda fewer: _made(again, rounds=fewer) is None) - 1

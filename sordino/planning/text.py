@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from runtime.text import aligned, counted, folded
+from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.plan import Plan
+from runtime.text import aligned, counted, finite, folded
+from secagg.parameters import COMPLETE, HARARY, assumed_colluders, probability_below
 from sordino.planning.notes import no_ring, percent, reached
 from sordino.planning.plan_figures import PlanFigures
-from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+from wire.guarantee import CURIOUS_TRUST, noise_adds_up, offers_leave, trust_of
+from wire.study import hybrid_bytes, planned_upload_bytes, round_parameters
 
 _LAYERS_SHOWN: Final = 8
 _ALONE: Final = ("gaussian", "local-gaussian")  # whose noise doesn't depend on that of others
@@ -35,19 +36,14 @@ _RATIO: Final = math.hypot(1, 0.5)
 
 def figures_of(plan: Plan) -> PlanFigures:
     """The plan's numbers under their stable JSON names, its warnings, and whom it trusts."""
-    from mechanisms.mechanism import DESCRIPTIONS
-    from secagg.parameters import COMPLETE, HARARY, probability_below
-    from wire.guarantee import trust_of
-    from wire.study import planned_upload_bytes, round_parameters
-
     sharing = round_parameters(plan).sharing(plan.clients)
     values: dict[str, Any] = {
         "clipping": plan.clipping.to_json(),
         "sketch": [plan.sketch_rows, plan.sketch_width] if plan.sketch_rows else None,
         # None: above the largest epsilon, about 70, that the sampler's distance from the exact law allows to state.
-        "epsilon_coordinator": _stated(plan.epsilon_coordinator),
-        "epsilon_released": _stated(plan.epsilon_released),
-        "epsilon_conditional": _stated(plan.epsilon_conditional) if plan.amplified else None,
+        "epsilon_coordinator": finite(plan.epsilon_coordinator),
+        "epsilon_released": finite(plan.epsilon_released),
+        "epsilon_conditional": finite(plan.epsilon_conditional) if plan.amplified else None,
         "A": plan.colluders,
         "graph": COMPLETE if sharing.degree == plan.clients - 1 else HARARY,
         "threshold": sharing.threshold,
@@ -69,14 +65,8 @@ def figures_of(plan: Plan) -> PlanFigures:
     return replace(figures, warnings=[*figures.warnings, *ring_warnings(plan.graph, figures)])
 
 
-def _stated(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
-
-
 def ring_warnings(asked: str, figures: PlanFigures) -> list[str]:
     """A sentence without a full stop where a ring was asked for, and the graph is complete."""
-    from secagg.parameters import COMPLETE, HARARY
-
     if asked != HARARY or figures.graph != COMPLETE:
         return []
     if figures.mechanism == "binomial":
@@ -106,20 +96,20 @@ def heading(figures: PlanFigures) -> str:
     most = f"at most {figures.epsilon:g}"
     if not reached(figures):
         most = f"{figures.planned_epsilon:.3f} ({figures.epsilon:g} was asked for)"
-    reader = {
-        "coordinator": f"epsilon {most}",
-        "released": f"epsilon_released {most}",
-        "conditional": f"epsilon_conditional {most} (published figure, for comparison only)",
-    }[figures.target]
+    reader = "epsilon" if figures.target == "coordinator" else f"epsilon_{figures.target}"
+    only = " (published figure, for comparison only)" if figures.target == "conditional" else ""
     return (
         f"{figures.clients:,} participants{drawn}, {values} of {counted(figures.bits, 'bit')}, "
-        f"{counted(figures.rounds, 'round')}, {reader} at delta {figures.delta:g}"
+        f"{counted(figures.rounds, 'round')}, {reader} {most}{only} at delta {figures.delta:g}"
     )
 
 
 def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
     """Rows of (what, how much, what it means), the privacy first; ``figures``: as ``figures_of`` gives them."""
     clients, dim = figures.clients, figures.dim
+    left = f"if each left independently, probability {figures.max_dropout:g}"
+    sent = f"each round: {figures.padded_dim:,} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}"
+    lifted = f"rounding lifts the clip to {figures.inflated_clip:.6g}{_scaled(figures, ', both')}"
     role = "the noise doesn't depend on it" if figures.mechanism in _ALONE else "sizes the noise"
     return [
         *_epsilons(figures),
@@ -129,22 +119,10 @@ def plan_table(figures: PlanFigures) -> list[tuple[str, str, str]]:
         ("A", f"{figures.A:,}", _colluders(figures)),
         ("h_min", f"{figures.h_min:,}", f"honest in the smallest sum; {role}"),
         *_sharing(figures),
-        (
-            "aborted rounds",
-            percent(figures.abort_probability),
-            f"if each left independently, probability {figures.max_dropout:g}",
-        ),
-        (
-            "upload",
-            f"{figures.upload_bytes:,} bytes",
-            f"each round: {figures.padded_dim:,} x {counted(figures.bits, 'bit')} for {counted(dim, 'value')}",
-        ),
+        ("aborted rounds", percent(figures.abort_probability), left),
+        ("upload", f"{figures.upload_bytes:,} bytes", sent),
         ("rotation block", f"{figures.block_dim:,}", f"{figures.rotation}, of {counted(figures.coded_dim, 'value')}"),
-        (
-            "grid step",
-            f"{figures.granularity:.4g}",
-            f"rounding lifts the clip to {figures.inflated_clip:.6g}{_scaled(figures, ', both')}",
-        ),
+        ("grid step", f"{figures.granularity:.4g}", lifted),
     ]
 
 
@@ -159,13 +137,8 @@ def _epsilons(figures: PlanFigures) -> list[tuple[str, str, str]]:
         ("epsilon_released", _epsilon(figures.epsilon_released), _target(figures, "released") + _released(figures)),
     ]
     if figures.epsilon_conditional is not None or figures.target == "conditional":
-        rows.append(
-            (
-                "epsilon_conditional",
-                _epsilon(figures.epsilon_conditional),
-                _target(figures, "conditional") + "published figure, if each were drawn by an independent coin",
-            )
-        )
+        said = _target(figures, "conditional") + "published figure, if each were drawn by an independent coin"
+        rows.append(("epsilon_conditional", _epsilon(figures.epsilon_conditional), said))
     return rows
 
 
@@ -173,22 +146,18 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
     clients, h_min, of_all = figures.clients, figures.h_min, figures.full_stddev / figures.clip
     unit = _scaled(figures) or ", units of the update"
     if figures.mechanism == "gaussian":
+        said = f"standard deviation{unit}; the coordinator adds it after it has seen the sum"
         rows = [
             ("noise multiplier", f"{figures.noise_multiplier:.3f}", "noise of every sum, divided by the clip"),
-            (
-                "noise of a sum",
-                f"{figures.central_stddev:.4g}",
-                f"standard deviation{unit}; the coordinator adds it after it has seen the sum",
-            ),
+            ("noise of a sum", f"{figures.central_stddev:.4g}", said),
         ]
     else:
+        said = (
+            f"noise of {counted(h_min, 'honest participant')}, divided by the clip; {of_all:.3f} if all "
+            f"{clients:,} survive, with the colluders' noise"
+        )
         rows = [
-            (
-                "noise multiplier",
-                f"{figures.noise_multiplier:.3f}",
-                f"noise of {counted(h_min, 'honest participant')}, divided by the clip; {of_all:.3f} if all "
-                f"{clients:,} survive, with the colluders' noise",
-            ),
+            ("noise multiplier", f"{figures.noise_multiplier:.3f}", said),
             ("noise of one share", f"{figures.local_stddev:.4g}", f"standard deviation{unit}"),
         ]
         if figures.noise_parts:
@@ -200,36 +169,23 @@ def _noises(figures: PlanFigures) -> list[tuple[str, str, str]]:
     rule = figures.clipping
     if rule["scaling"] != "uniform":
         by_layer = list(zip(figures.layer_noise_stddev, rule["clips"], rule["layers"], strict=True))
+        which = "every" if figures.mechanism == "gaussian" else "the smallest"
         for number, (noise, clip, size) in enumerate(by_layer[:_LAYERS_SHOWN], 1):
-            rows.append(
-                (
-                    f"noise of layer {number}",
-                    f"{noise:.4g}",
-                    f"of {'every' if figures.mechanism == 'gaussian' else 'the smallest'} sum, units of the "
-                    f"update; clip {clip:.4g}, {counted(size, 'value')}",
-                )
-            )
+            said = f"of {which} sum, units of the update; clip {clip:.4g}, {counted(size, 'value')}"
+            rows.append((f"noise of layer {number}", f"{noise:.4g}", said))
         if len(by_layer) > _LAYERS_SHOWN:
             rows.append(("", "", f"and {len(by_layer) - _LAYERS_SHOWN} more: --json has all"))
     if figures.quantile_stderr is not None:
-        rows.append(
-            (
-                "quantile estimate",
-                f"± {figures.quantile_stderr:.2g}",
-                "standard error of the share of norms below a clip, in the smallest sum",
-            )
-        )
+        said = "standard error of the share of norms below a clip, in the smallest sum"
+        rows.append(("quantile estimate", f"± {figures.quantile_stderr:.2g}", said))
     if figures.accuracy_stderr is not None:
         dearer = math.hypot(1, math.sqrt(3) / 2 * figures.evaluation["weight"]) - 1
-        rows.append(
-            (
-                "accuracy reported",
-                f"± {figures.accuracy_stderr:.2g}",
-                "standard error by the noise, in the smallest sum, if all hold out "
-                f"{counted(figures.evaluation['most_examples'], 'example')} or more; it makes the noise of updates "
-                f"{percent(dearer)} larger",
-            )
+        said = (
+            "standard error by the noise, in the smallest sum, if all hold out "
+            f"{counted(figures.evaluation['most_examples'], 'example')} or more; it makes the noise of updates "
+            f"{percent(dearer)} larger"
         )
+        rows.append(("accuracy reported", f"± {figures.accuracy_stderr:.2g}", said))
     return rows
 
 
@@ -245,8 +201,6 @@ def _colluders(figures: PlanFigures) -> str:
     }.get(figures.mechanism, "their noise is ignored")
     if figures.sampling == "none" or figures.population == figures.clients:
         return f"assumed to collude; {does}"
-    from secagg.parameters import assumed_colluders
-
     everywhere = assumed_colluders(figures.population, figures.adversarial, figures.max_dropout)
     if everywhere <= figures.A:
         return f"assumed to collude, wherever they are drawn; {does}"
@@ -279,8 +233,6 @@ _HYBRID_MS: Final = 0.14
 
 def _keys(figures: PlanFigures) -> str:
     """What hybrid keys cost."""
-    from wire.study import hybrid_bytes
-
     sent, received = (f"{one / 1000:,.0f} kB" for one in hybrid_bytes(figures.degree))
     more = f"{sent} sent, {received} received and about {_HYBRID_MS * figures.degree:.0f} ms of CPU"
     if figures.key_agreement == "x25519":

@@ -29,6 +29,7 @@ from authority.visit import attend, preview
 from runtime.failure import Failure
 from runtime.text import duration, minute, peer_text
 from server.page_guard import PageGuard
+from sordino.reporting.live_page import asset
 from wire.join_code import show_fingerprint
 
 VALID_S: Final = (3600, 86_400, 7 * 86_400)
@@ -56,7 +57,7 @@ class AuthorityPage:
         """All of it, for those that have the password."""
         routes = [
             Route("/", self._home),
-            Route("/page.css", self._style),
+            Route("/page.css", asset("text/css", "report.css")),
             Route("/approve", self._doing(self._approve), methods=["POST"]),
             Route("/invite", self._doing(self._invite), methods=["POST"]),
         ]
@@ -69,9 +70,6 @@ class AuthorityPage:
             return await self._answer()
         self._once = ("", ())
         return await self._answer(said)
-
-    async def _style(self, request: Request) -> Response:
-        return Response((_HERE / "report.css").read_bytes(), media_type="text/css")
 
     def _doing(self, act: Callable[[Form], Sequence[str]]) -> Callable[[Request], object]:
         async def answer(request: Request) -> Response:

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mechanisms.accounting import Account, RoundCharge
+from mechanisms.plan import Plan
 from runtime.failure import InputFailure
 from runtime.text import counted, peer_text
+from secagg.roster import InvalidRoster, Roster, verify_roster
 from sordino.planning.shown import Shown, data_frame
 from sordino.reporting.budget_limits import composed, limit_lines, limits, wrapped
 from sordino.reporting.party import HOST, SETTINGS, STUDY, Party, kind_of, party_of
@@ -28,13 +31,13 @@ from wire.records.ledger import (
 )
 from wire.records.ledger_rows import EXACT
 from wire.records.ledger_totals import StudyTotals, Totals
+from wire.records.transcript_files import are_published
+from wire.study import StudyDocument
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from client.settings import Policy
-    from mechanisms.plan import Plan
-    from secagg.roster import Roster
     from server.study_file import StudyConfiguration
 
 _DIGITS: Final = 11  # of an identity that are shown, as wide as the column's head; enough for --participant
@@ -129,7 +132,6 @@ def _shown(path: Path) -> Path:
 def _roster(study: StudyConfiguration) -> Roster | None:
     """For the hosts' names alone: without one that the authority signed they are left out."""
     from runtime.settings_file import ConfigurationError
-    from secagg.roster import InvalidRoster, verify_roster
 
     try:
         return verify_roster(study.coordinator.roster.read_bytes(), study.read_authority_public_key())
@@ -218,7 +220,6 @@ def _members(contents: Contents) -> dict[int, str]:
 def _plan(contents: Contents) -> Plan | None:
     """From the study document beside a coordinator's ledger; None where it isn't at hand."""
     from server.journal import read_study
-    from wire.study import StudyDocument
 
     document = read_study(contents.place.state) if contents.place.state is not None else None
     return None if document is None else StudyDocument.from_bytes(document).plan
@@ -227,7 +228,11 @@ def _plan(contents: Contents) -> Plan | None:
 def figures(contents: Contents, participant: int | str | None = None) -> dict[str, Any]:
     """The ledger under stable JSON names."""
     about, head = contents.about, contents.head
-    named = _named(contents) if about.side == COORDINATOR else {}
+    named: dict[int | str, dict[str, str | None]] = {}  # whom a coordinator's rows are about
+    if about.side == COORDINATOR:
+        roster = contents.place.roster
+        hosts = {} if roster is None else {entry.identity.hex(): entry.host for entry in roster.entries}
+        named = {who: {"identity": one, "host": hosts.get(one)} for who, one in _members(contents).items()}
     studies = [_study(contents, study, participant, named) for study in contents.totals.studies.values()]
     body: dict[str, Any] = {
         "ledger": str(contents.place.ledger.resolve()),
@@ -239,20 +244,21 @@ def figures(contents: Contents, participant: int | str | None = None) -> dict[st
     }
     if about.side == COORDINATOR:
         body["study"] = about.study
-        spent = [one.epsilon_coordinator() for one in contents.totals.studies.values()]
+        spent = (one.epsilon_coordinator() for one in contents.totals.studies.values())
         body["epsilon_coordinator"] = max(spent, default=0.0)
         body["epsilon_released"] = _released(contents)
     else:
-        body["all_studies"] = _all_studies(contents)
+        # Over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound.
+        body["all_studies"] = [
+            {**composed(kind), "curve": [list(pair) for pair in sorted(kind.curve.items())]}
+            for kind in contents.totals.across_studies()
+        ]
         body["limits"] = limits(contents.totals, contents.place.policy, participant)
     return body
 
 
 def _released(contents: Contents) -> float | None:
     """epsilon of readers of released models; None where the study document isn't at hand, which has the sampling."""
-    from mechanisms.accounting import Account, RoundCharge
-    from wire.records.transcript_files import are_published
-
     plan = _plan(contents)
     if plan is None:
         return None
@@ -263,15 +269,6 @@ def _released(contents: Contents) -> float | None:
     # Where transcripts were published there is no reader left who doesn't know the cohorts.
     public = contents.place.state is not None and are_published(contents.place.state)
     return account.epsilon_coordinator() if public else account.epsilon_released()
-
-
-def _named(contents: Contents) -> dict[int | str, dict[str, str | None]]:
-    """Number -> identity, and host while the roster lists it: whom a coordinator's rows are about."""
-    roster = contents.place.roster
-    hosts = {} if roster is None else {entry.identity.hex(): entry.host for entry in roster.entries}
-    return {
-        number: {"identity": identity, "host": hosts.get(identity)} for number, identity in _members(contents).items()
-    }
 
 
 def _study(
@@ -339,14 +336,6 @@ def _charge(row: Row) -> dict[str, Any]:
     }
 
 
-def _all_studies(contents: Contents) -> list[dict[str, Any]]:
-    """Studies over this data composed, one entry for each kind of guarantee; no epsilon where a row has no bound."""
-    return [
-        {**composed(kind), "curve": [list(pair) for pair in sorted(kind.curve.items())]}
-        for kind in contents.totals.across_studies()
-    ]
-
-
 def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     """`figures` for people."""
     said = [f"{contents.about.side.capitalize()}'s ledger {_shown(contents.place.ledger)}"]
@@ -402,13 +391,11 @@ def _study_lines(study: dict[str, Any], coordinator: bool) -> list[str]:
     with_names = any("identity" in one for one in study["participants"])
     exact, order = study["order"] == 1, f"{study['order']:.4g}"
     renyi = "mu^2/2" if exact else f"Renyi({order})"  # the order stands where its figures stand
+    kind = "exact Gaussian filter" if exact else f"Renyi filter at order {order}"
     said = [
         f"Study {study['study']}: epsilon {study['epsilon_coordinator']:.4g} of {study['budget']:g} spent at delta "
         f"{study['delta']:g}, the largest of all {whose}",
-        *wrapped(
-            f"{study['mechanism']}, {holds}; "
-            + ("exact Gaussian filter" if exact else f"Renyi filter at order {order}")
-        ),
+        *wrapped(f"{study['mechanism']}, {holds}; {kind}"),
         *wrapped(f"adjacency {study['adjacency']}"),
         "",
         f"  participant   charges {renyi:>12}    epsilon" + ("  identity  host" if with_names else ""),

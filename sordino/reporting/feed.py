@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
+from mechanisms.plan import Plan
 from runtime import VERSION
 from runtime.text import counted, duration, finite, minute, printable
 from secagg.messages import PHASES
@@ -25,9 +26,6 @@ from sordino.reporting.study_text import PlainLines, reported_figures, size_text
 from wire.guarantee import guarantee
 from wire.records.transcript_files import FOLDER, PUBLISHED, file_name
 
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
-
 MOST_ROUNDS: Final = 256
 """Points of a curve. Where there are more, every second one of the older is left out."""
 _ATTEMPTS: Final = 16
@@ -38,22 +36,9 @@ _PACED: Final = 20
 Snapshot = dict[str, Any]
 
 
-class RoundPoint(NamedTuple):
-    """A completed round, as the curves show it; the fields of `server.events.RoundCompleted`."""
-
-    round: int
-    seconds: float
-    u3: int
-    left: int
-    accuracy: float | None
-    loss: float | None
-    figure: float | None  # the first of ``figures``, where there is no accuracy
-    reported: float | None  # accuracy at the participants, of the model before this round
-    without_noise: float | None
-    epsilon_coordinator: float
-    epsilon_released: float
-    upload: int
-    download: int
+_PLAIN: Final = ("round", "seconds", "u3", "accuracy", "loss", "epsilon_coordinator", "epsilon_released")
+_COLUMNS: Final = (*_PLAIN, "left", "upload", "download", "figure", "reported", "without_noise")
+"""Of the curves; the first are fields of `server.events.RoundCompleted`."""
 
 
 class StudyFeed:
@@ -73,7 +58,7 @@ class StudyFeed:
         self._without_noise: tuple[float, ...] = ()
         self._state = state
         self._plain = PlainLines(self.view, names=names)
-        self._points: list[RoundPoint] = []
+        self._points: list[dict[str, float | None]] = []  # a completed round each, as the curves show it
         self._attempts: deque[Snapshot] = deque(maxlen=_ATTEMPTS)
         self._lines: deque[tuple[float, str]] = deque(maxlen=_LINES)
         self._dropouts: Counter[tuple[str, str]] = Counter()
@@ -115,21 +100,12 @@ class StudyFeed:
         self._attempt(event, f"sum of {event.u3}")
         self._attempts[-1]["phase_seconds"].update(event.phase_seconds)
         self._points.append(
-            RoundPoint(
-                event.round,
-                event.seconds,
-                event.u3,
-                event.dropouts,
-                event.accuracy,
-                event.loss,
-                next(iter(event.figures.values()), None) if event.accuracy is None else None,
-                event.reported.get("accuracy"),
-                None,
-                event.epsilon_coordinator,
-                event.epsilon_released,
-                event.upload_bytes,
-                event.download_bytes,
-            )
+            {name: getattr(event, name) for name in _PLAIN}
+            | {"left": event.dropouts, "upload": event.upload_bytes, "download": event.download_bytes}
+            | {
+                "figure": next(iter(event.figures.values()), None) if event.accuracy is None else None,
+                "reported": event.reported.get("accuracy"),  # at the participants, of the model before this round
+            }
         )
         if len(self._points) > MOST_ROUNDS:
             self._points = [*self._points[: MOST_ROUNDS // 2 : 2], *self._points[MOST_ROUNDS // 2 :]]
@@ -282,19 +258,16 @@ class StudyFeed:
         ]
 
     def _left(self) -> Snapshot:
-        rows = [
-            {"phase": phase, "reason": printable(why), "count": count}
-            for (phase, why), count in sorted(
-                self._dropouts.items(), key=lambda one: (PHASES.index(one[0][0]) if one[0][0] in PHASES else 9, one)
-            )
-        ]
+        order = {phase: number for number, phase in enumerate(PHASES)}
+        found = sorted(self._dropouts.items(), key=lambda one: (order.get(one[0][0], 9), one))
+        rows = [{"phase": phase, "reason": printable(why), "count": count} for (phase, why), count in found]
         return {"aborted": self._aborted, "total": self._dropouts.total(), "by_phase_and_reason": rows}
 
     def _curves(self) -> dict[str, list[float | None]]:
-        """The fields of `RoundPoint` as columns."""
-        beside = dict(enumerate(self._without_noise, 1))
-        points = [point._replace(without_noise=beside.get(point.round)) for point in self._points]
-        return {name: [getattr(point, name) for point in points] for name in RoundPoint._fields}
+        """The completed rounds by column."""
+        beside: dict[Any, float] = dict(enumerate(self._without_noise, 1))
+        points = [point | {"without_noise": beside.get(point["round"])} for point in self._points]
+        return {name: [point[name] for point in points] for name in _COLUMNS}
 
     def _transcripts(self) -> Snapshot:
         done = self.view.completed

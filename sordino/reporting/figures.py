@@ -11,7 +11,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -70,39 +70,67 @@ _RC: Final[dict[Any, Any]] = {
 }
 
 
-def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
-    """Accuracy on held-out data after each round, beside the same training without noise."""
-    judged = [(done.round, done.accuracy) for done in view.rounds if done.accuracy is not None]
-    rounds, reached = [number for number, _ in judged], [accuracy for _, accuracy in judged]
+class _Line(NamedTuple):
+    """A curve by round; ``label``: the form of its name at its right end, from its last value; empty: none."""
+
+    points: Mapping[int, float]
+    label: str
+    colour: str = ACCENT
+    width: float = 2.4
+    dashed: bool = False
+    marks: bool = False
+
+
+def _lines(
+    name: str,
+    title: str,
+    what: str,
+    last: int,
+    lines: Sequence[_Line],
+    limits: tuple[float | None, float | None],
+    *,
+    first: int = 1,
+    ranges: Sequence[tuple[int, float, float, float]] = (),
+) -> str:
+    """A figure of curves over the rounds from ``first`` to ``last``; ``what`` is drawn, between ``limits``.
+
+    ``ranges``: (round, value, low, high), as points with whiskers.
+    """
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        last = max([view.started.rounds, *rounds, len(without_noise), 1])
-        if without_noise:
-            xs = list(range(1, len(without_noise) + 1))
-            axes.plot(xs, list(without_noise), color=MUTED, linewidth=1.6, dashes=(4, 2.5))
-        marker = "o" if len(rounds) < 40 else None
-        axes.plot(rounds, reached, color=ACCENT, linewidth=2.4, marker=marker, markersize=4)
-        said = [
-            (done.round - 1, done.reported) for done in view.rounds if done.round > 1 and "accuracy" in done.reported
-        ]
-        ranged: list[float] = []
-        if said:
-            values = [one["accuracy"] for _, one in said]
-            errors = [2 * one["accuracy_stderr"] for _, one in said]
-            at = [number for number, _ in said]
-            axes.errorbar(at, values, errors, fmt="o", color=MUTED, markersize=3.5, elinewidth=1, capsize=2)
-            ranged = [
-                min(max(one + sign * two, 0), 1) for one, two in zip(values, errors, strict=True) for sign in (-1, 1)
-            ]
-        ends = [(reached[-1], f"{reached[-1]:.3f} with noise", ACCENT)] if reached else []
-        if without_noise:
-            ends.append((without_noise[-1], f"{without_noise[-1]:.3f} without", MUTED))
-        axes.set_ylim(*_share_range([*reached, *without_noise, *ranged]))
+        drawn = [line for line in lines if line.points]
+        for line in drawn:
+            style: dict[str, Any] = {"dashes": (4, 2.5)} if line.dashed else {}
+            style["marker"] = "o" if line.marks and len(line.points) < 40 else None
+            xs, ys = list(line.points), list(line.points.values())
+            axes.plot(xs, ys, color=line.colour, linewidth=line.width, markersize=4, **style)
+        for number, at, low, high in ranges:
+            axes.plot([number, number], [low, high], color=MUTED, linewidth=1.2)
+            axes.plot([number], [at], color=MUTED, marker="o", markersize=3.5)
+        axes.set_ylim(*limits)
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        _label_ends(axes, last, ends)
-        _round_axis(axes, last)
-        axes.set_ylabel("accuracy")
-        return _svg(figure, "accuracy", "Accuracy on held-out data after each round")
+        ends = [(list(line.points.values())[-1], line) for line in drawn if line.label]
+        _label_ends(axes, last, [(value, line.label.format(value), line.colour) for value, line in ends])
+        _round_axis(axes, last, first=first)
+        axes.set_ylabel(what)
+        return _svg(figure, name, title)
+
+
+def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
+    """Accuracy on held-out data after each round, beside the same training without noise."""
+    judged = {done.round: done.accuracy for done in view.rounds if done.accuracy is not None}
+    beside = dict(enumerate(without_noise, 1))
+    said = {done.round - 1: done.reported for done in view.rounds if done.round > 1 and "accuracy" in done.reported}
+    ranges = [
+        _range(number, {"value": one["accuracy"], "standard_error": one["accuracy_stderr"]})
+        for number, one in said.items()
+    ]
+    ranged = [min(max(end, 0), 1) for _, _, *ends in ranges for end in ends]
+    lines = [_Line(beside, "{:.3f} without", MUTED, 1.6, dashed=True), _Line(judged, "{:.3f} with noise", marks=True)]
+    limits = _share_range([*judged.values(), *without_noise, *ranged])
+    last = max([view.started.rounds, *judged, *beside, 1])
+    title = "Accuracy on held-out data after each round"
+    return _lines("accuracy", title, "accuracy", last, lines, limits, ranges=ranges)
 
 
 def error_figure(view: StudyView) -> str:
@@ -110,33 +138,40 @@ def error_figure(view: StudyView) -> str:
     name = next(iter(view.errors))
     judged = {done.round: done.figures.get(name, math.nan) for done in view.rounds}
     reached = {number: value for number, value in judged.items() if math.isfinite(value)}
-    with matplotlib.rc_context(_RC):
-        figure, axes = _figure(*_HALF)
-        last, shown = max([view.started.rounds, *judged]), name.replace("_", " ")
-        marker = "o" if len(reached) < 40 else None
-        axes.plot(list(reached), list(reached.values()), color=ACCENT, linewidth=2.4, marker=marker, markersize=4)
-        axes.set_ylim(bottom=0)
-        _label_ends(axes, last, [(value, f"{value:.4g}", ACCENT) for value in list(reached.values())[-1:]])
-        _round_axis(axes, last)
-        axes.set_ylabel(shown)
-        return _svg(figure, "error", f"{shown.capitalize()} on held-out data after each round")
+    last, shown = max([view.started.rounds, *judged]), name.replace("_", " ")
+    title = f"{shown.capitalize()} on held-out data after each round"
+    return _lines("error", title, shown, last, [_Line(reached, "{:.4g}", marks=True)], (0, None))
 
 
 def statistic_figure(view: StudyView) -> str:
     """The statistic after the last round: a distribution function, bars, points, or one value round by round."""
     released = view.released
-    values = values_of(released)
+    values, title = values_of(released), "The statistic after the last round"
+    cumulative: Any = released.get("cumulative")
+    edges: Any = released.get("edges")
+    distributed = isinstance(cumulative, list) and isinstance(edges, list) and len(edges) == len(cumulative) + 1
+    if len(values) == 1 and not distributed:
+        by_round = {done.round: values_of(done.released)[0] for done in view.rounds if values_of(done.released)}
+        ranges = [_range(number, value) for number, value in by_round.items() if value.get("value") is not None]
+        line = _Line({number: at for number, at, *_ in ranges}, "{:.4g}")
+        last = max(done.round for done in view.rounds)
+        return _lines("statistic", title, what_counts(released), last, [line], (None, None), ranges=ranges)
     with matplotlib.rc_context(_RC):
         figure, axes = _figure(*_HALF)
-        cumulative, edges = released.get("cumulative"), released.get("edges")
-        if isinstance(cumulative, list) and isinstance(edges, list) and len(edges) == len(cumulative) + 1:
+        if distributed:
             _distribution(axes, edges, [0.0, *cumulative], values)
             axes.set_xlabel(what_counts(released))
-        elif len(values) == 1:
-            _by_round(axes, view)
         else:
             _beside(axes, released, values)
-        return _svg(figure, "statistic", "The statistic after the last round")
+        return _svg(figure, "statistic", title)
+
+
+def _range(number: int, value: Mapping[str, Any]) -> tuple[int, float, float, float]:
+    """Round, value, and two standard errors to either side or its interval, where there is one."""
+    at, error, low, high = value["value"], *(value.get(name) for name in ("standard_error", "low", "high"))
+    if error is not None:
+        low, high = at - 2 * error, at + 2 * error
+    return number, at, at if low is None else low, at if high is None else high
 
 
 def _distribution(
@@ -158,33 +193,6 @@ def _distribution(
     axes.set_xlim(edges[0], edges[-1])
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_ylabel("share at or below")
-
-
-def _by_round(axes: Any, view: StudyView) -> None:
-    """One value after each round, with two standard errors or its interval."""
-    points: list[tuple[int, float, float, float]] = []
-    for done in view.rounds:
-        for value in values_of(done.released)[:1]:
-            at, error = value.get("value"), value.get("standard_error")
-            if at is None:
-                continue
-            low, high = value.get("low"), value.get("high")
-            if error is not None:
-                low, high = at - 2 * error, at + 2 * error
-            points.append((done.round, at, at if low is None else low, at if high is None else high))
-    last = max([done.round for done in view.rounds])
-    if not points:
-        return
-    rounds = [point[0] for point in points]
-    axes.fill_between(rounds, [point[2] for point in points], [point[3] for point in points], color=QUIET, linewidth=0)
-    for number, at, low, high in points:
-        axes.plot([number, number], [low, high], color=MUTED, linewidth=1.6)
-        axes.plot([number], [at], color=ACCENT, marker="o", markersize=4)
-    axes.plot(rounds, [point[1] for point in points], color=ACCENT, linewidth=2.4)
-    _label_ends(axes, last, [(points[-1][1], f"{points[-1][1]:.4g}", ACCENT)])
-    _round_axis(axes, last)
-    axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_ylabel(what_counts(view.released))
 
 
 def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> None:
@@ -223,31 +231,19 @@ def _beside(axes: Any, released: Mapping[str, Any], values: Sequence[Mapping[str
 
 def epsilon_figure(view: StudyView) -> str:
     """Both epsilons after each round, under the budget."""
-    rounds = [done.round for done in view.rounds]
-    coordinator = [done.epsilon_coordinator for done in view.rounds]
-    released = [done.epsilon_released for done in view.rounds]
-    with matplotlib.rc_context(_RC):
-        figure, axes = _figure(*_HALF)
-        last = max([view.started.rounds, *rounds, 1])
-        budget = view.started.epsilon_target
-        if budget:
-            axes.plot([0, last], [budget, budget], color=WARN, linewidth=1.4, dashes=(4, 2.5))
+    budget, last = view.started.epsilon_target, max([view.started.rounds, *(done.round for done in view.rounds), 1])
+    coordinator = {0: 0.0} | {done.round: done.epsilon_coordinator for done in view.rounds}
+    released = {0: 0.0} | {done.round: done.epsilon_released for done in view.rounds}
+    lines = [_Line({0: budget, last: budget}, "{:g} budget", WARN, 1.4, dashed=True)] if budget else []
+    if view.rounds:
         both = "spent" if view.started.plan.get("mechanism") == TRUSTED_COORDINATOR else "both"
-        same = all(abs(a - b) < 5e-3 for a, b in zip(coordinator, released, strict=True))
-        ends: list[tuple[float, str, str]] = []
-        if budget:
-            ends.append((budget, f"{budget:g} budget", WARN))
-        if rounds:
-            axes.plot([0, *rounds], [0, *coordinator], color=ACCENT, linewidth=2.4)
-            ends.append((coordinator[-1], f"{coordinator[-1]:.2f} " + (both if same else "coordinator"), ACCENT))
-            if not same:
-                axes.plot([0, *rounds], [0, *released], color=MUTED, linewidth=1.8)
-                ends.append((released[-1], f"{released[-1]:.2f} released", MUTED))
-        axes.set_ylim(0, max([budget, *coordinator, *released, 1e-9]) * 1.12)
-        _label_ends(axes, last, ends)
-        _round_axis(axes, last, first=0)
-        axes.set_ylabel("epsilon")
-        return _svg(figure, "epsilon", "Privacy spent after each round, and the budget")
+        same = all(abs(value - released[number]) < 5e-3 for number, value in coordinator.items())
+        lines.append(_Line(coordinator, f"{{:.2f}} {both if same else 'coordinator'}"))
+        if not same:
+            lines.append(_Line(released, "{:.2f} released", MUTED, 1.8))
+    limits = (0, max([budget, *coordinator.values(), *released.values(), 1e-9]) * 1.12)
+    title = "Privacy spent after each round, and the budget"
+    return _lines("epsilon", title, "epsilon", last, lines, limits, first=0)
 
 
 Clips = Sequence[tuple[int, Sequence[float], Sequence[float]]]
@@ -256,47 +252,37 @@ Clips = Sequence[tuple[int, Sequence[float], Sequence[float]]]
 
 def clip_figure(rows: Clips, names: Sequence[str]) -> str:
     """The clip of each layer, round by round."""
-    with matplotlib.rc_context(_RC):
-        figure, axes = _figure(*_HALF)
-        ends = _layer_lines(axes, [row[0] for row in rows], [row[1] for row in rows], names, "{:.3g}")
-        axes.set_ylim(0, max(max(row[1]) for row in rows) * 1.12)
-        _label_ends(axes, rows[-1][0], ends)
-        _round_axis(axes, rows[-1][0])
-        axes.set_ylabel("clip")
-        return _svg(figure, "clips", "The clip of each layer in each round")
+    lines = _layer_lines({number: clips for number, clips, _ in rows}, names, "{:.3g}")
+    limits = (0, max(max(clips) for _, clips, _ in rows) * 1.12)
+    return _lines("clips", "The clip of each layer in each round", "clip", rows[-1][0], lines, limits)
 
 
 def below_clip_figure(rows: Clips, names: Sequence[str], quantile: float) -> str:
     """The estimated share of norms within the clip, round by round, and where it should be."""
-    with matplotlib.rc_context(_RC):
-        figure, axes = _figure(*_HALF)
-        last = rows[-1][0]
-        axes.plot([rows[0][0], last], [quantile, quantile], color=WARN, linewidth=1.4, dashes=(4, 2.5))
-        short = [name.partition(" (")[0] for name in names]
-        ends = _layer_lines(axes, [row[0] for row in rows], [row[2] for row in rows], short, "{:.2f}")
-        axes.set_ylim(0, 1)
-        _label_ends(axes, last, [*ends, (quantile, f"{quantile:g} wanted", WARN)])
-        _round_axis(axes, last)
-        axes.set_ylabel("share")
-        return _svg(figure, "within", "Estimated share of norms within the clip in each round")
-
-
-def _layer_lines(
-    axes: Any, rounds: Sequence[int], values: Sequence[Sequence[float]], names: Sequence[str], form: str
-) -> list[tuple[float, str, str]]:
-    """One line a layer; up to five have a colour and a name, else the least and the greatest a name. Returns the names
-    for `_label_ends`.
-    """
-    columns = list(zip(*values, strict=True))
-    many = len(columns) > len(_LAYER_COLOURS)
-    colours = [MUTED] * len(columns) if many else list(_LAYER_COLOURS[: len(columns)])
-    for column, colour in zip(columns, colours, strict=True):
-        axes.plot(rounds, column, color=colour, linewidth=1.2 if many else 2.0)
-    ends = [
-        (column[-1], f"{form.format(column[-1])} {name}", colour)
-        for column, name, colour in zip(columns, names, colours, strict=True)
+    first, last = rows[0][0], rows[-1][0]
+    short = [name.partition(" (")[0] for name in names]
+    lines = [
+        _Line({first: quantile, last: quantile}, "{:g} wanted", WARN, 1.4, dashed=True),
+        *_layer_lines({number: shares for number, _, shares in rows}, short, "{:.2f}"),
     ]
-    return [min(ends), max(ends)] if many else ends
+    return _lines("within", "Estimated share of norms within the clip in each round", "share", last, lines, (0, 1))
+
+
+def _layer_lines(values: Mapping[int, Sequence[float]], names: Sequence[str], form: str) -> list[_Line]:
+    """One line a layer; up to five have a colour and a name, else the least and the greatest a name."""
+    columns = list(zip(*values.values(), strict=True))
+    many = len(columns) > len(_LAYER_COLOURS)
+    ends = [(column[-1], name) for column, name in zip(columns, names, strict=True)]
+    named = [min(ends), max(ends)] if many else ends
+    return [
+        _Line(
+            dict(zip(values, column, strict=True)),
+            f"{form} {end[1]}" if end in named else "",
+            MUTED if many else _LAYER_COLOURS[at],
+            1.2 if many else 2.0,
+        )
+        for at, (column, end) in enumerate(zip(columns, ends, strict=True))
+    ]
 
 
 def _share_range(values: Sequence[float]) -> tuple[float, float]:

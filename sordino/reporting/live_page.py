@@ -63,7 +63,7 @@ class LivePage:
         self._waiting.append(partial(self._feed.compare, without_noise))
 
     def routes(self) -> Sequence[BaseRoute]:
-        assets = [Route(path, _asset(kind, names)) for path, (kind, names) in _ASSETS.items()]
+        assets = [Route(path, asset(kind, *names)) for path, (kind, names) in _ASSETS.items()]
         return [
             *assets,
             Route("/feed", self._snapshot),
@@ -155,7 +155,8 @@ def shown_beside(page: LivePage) -> AbstractContextManager[str]:
     return beside([guarded(page)], page)
 
 
-def _asset(kind: str, names: Sequence[str]) -> Callable[[Request], Awaitable[Response]]:
+def asset(kind: str, *names: str) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that answers with these files of this folder, one after the other."""
     body = b"".join((_HERE / name).read_bytes() for name in names)
 
     async def answer(request: Request) -> Response:

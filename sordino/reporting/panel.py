@@ -6,8 +6,9 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Final, Self, TextIO
 
 from rich import box
@@ -17,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from runtime.text import clock_text
+from runtime.text import clock_text, counted
 from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
 from server.study_view import StudyView, waiting
@@ -150,8 +151,7 @@ class StudyPanel:
         view = self.view
         states = {number: view.state_of(number) for number in view.hosts}
         unseen = max(0, view.participants - len(states))
-        counts = {name: sum(1 for state in states.values() if state == name) for name in _STYLE}
-        counts["unseen"] = unseen
+        counts = Counter(states.values())
         # One line whatever it says; those who never came stand beside the heading, where there is room.
         summary = Text(no_wrap=True, overflow="ellipsis")
         shown = [state for state in _GLYPH if counts[state] or state == "connected"]
@@ -183,16 +183,12 @@ class StudyPanel:
                 for host in hosts[start::height]:
                     row.append(" " * (19 - len(row)) if row else "")
                     row.append(f"{labels[host]:<{width}}" + " " * (3 - columns))
-                    for number in members[host]:
-                        row.append(_GLYPH[states[number]], style=_STYLE[states[number]])
+                    row.append(_glyphs(states[number] for number in members[host]))
                 lines.append(row)
         else:
             numbers = sorted(states)[: rows * 36]
             for start in range(0, len(numbers), 36):
-                row = Text()
-                for number in numbers[start : start + 36]:
-                    row.append(_GLYPH[states[number]], style=_STYLE[states[number]])
-                lines.append(row)
+                lines.append(_glyphs(states[number] for number in numbers[start : start + 36]))
             if len(states) > len(numbers):
                 lines[-1] = Text(f"and {len(states) - len(numbers) + 36} more", style=_DIM)
         return lines
@@ -251,12 +247,14 @@ class StudyPanel:
         lines = [Text(found or "no result yet", style="" if found else _DIM, no_wrap=True)]
         if len(known) > 1 and released.get("statistic") == HISTOGRAM:
             width = 32 if narrow else 46
-            lines.append(Text(_bars(_pooled(known, width)), style="cyan", no_wrap=True))
+            at_once = -(-len(known) // width)  # neighbours are added up until at most that many are left
+            pooled = [sum(known[start : start + at_once]) for start in range(0, len(known), at_once)]
+            lines.append(Text(_blocks(pooled, 0.0), style="cyan", no_wrap=True))
         elif others:
             lines.append(Text(others[0], no_wrap=True))
         else:
             count = released.get("rounds")
-            note = f"of {count} {'round' if count == 1 else 'rounds'} together" if found and count else ""
+            note = f"of {counted(count, 'round')} together" if found and count else ""
             lines.append(Text(note, style=_DIM, no_wrap=True))
         for line in lines:
             line.overflow = "ellipsis"
@@ -280,15 +278,12 @@ class StudyPanel:
         entries += [(end.round, end.phase, f"attempt {end.attempt} aborted", end.reason) for end in view.aborted]
         entries.sort(key=lambda entry: entry[0])
         rows = 3 if low else _DROPOUT_ROWS
-        lines: list[RenderableType] = [Text("Dropouts", style="bold")]
-        if self.remark:
-            lines[0] = Text.assemble(
-                ("Dropouts", "bold"), (f"   {self.remark}", _DIM), no_wrap=True, overflow="ellipsis"
-            )
+        remark = f"   {self.remark}" if self.remark else ""
+        heading = Text.assemble(("Dropouts", "bold"), (remark, _DIM), no_wrap=True, overflow="ellipsis")
         # Always as many lines, so that the panel never changes its height.
         blank = [Text()] * (rows - max(1, min(len(entries), rows)))
         if not entries:
-            return [*lines, Text("none so far", style=_DIM), *blank]
+            return [heading, Text("none so far", style=_DIM), *blank]
         grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
         longest = max(len(str(number)) for number, *_ in entries[-rows:])
         grid.add_column(width=6 + longest, no_wrap=True)
@@ -305,7 +300,11 @@ class StudyPanel:
                 Text(who, style="yellow"),
                 Text(reason, style=_DIM),
             )
-        return [*lines, grid, *blank]
+        return [heading, grid, *blank]
+
+
+def _glyphs(states: Iterable[str]) -> Text:
+    return Text.assemble(*((_GLYPH[state], _STYLE[state]) for state in states))
 
 
 def _label(host: str, width: int) -> str:
@@ -326,28 +325,19 @@ def _bar(share: float, width: int, style: str) -> Text:
     return Text.assemble(("━" * filled, style), ("━" * (width - filled), _DIM))
 
 
+def _blocks(values: Sequence[float], low: float) -> str:
+    """Values as a line of blocks, scaled from ``low`` to their greatest; what is below is ``low``."""
+    span = max([*values, low]) - low
+    steps = (0.0 if span < 1e-9 else max(value - low, 0.0) / span for value in values)
+    return "".join(_SPARKS[round(step * (len(_SPARKS) - 1))] for step in steps)
+
+
 def _spark(values: Sequence[float]) -> str:
-    """The last 15 accuracies as a line of blocks, scaled from their least to their greatest."""
-    shown = list(values[-15:])
-    low, high = min(shown, default=0.0), max(shown, default=0.0)
-    if high - low < 1e-9:
-        return _SPARKS[0] * len(shown)
-    return "".join(_SPARKS[round((value - low) / (high - low) * (len(_SPARKS) - 1))] for value in shown)
+    """The last 15 figures as a line of blocks."""
+    return _blocks(values[-15:], min(values[-15:], default=0.0))
 
 
-def _bars(values: Sequence[float]) -> str:
-    """Counts as a line of blocks, from 0 to their greatest; what noise made negative is 0."""
-    most = max([*values, 1e-9])
-    return "".join(_SPARKS[round(max(value, 0.0) / most * (len(_SPARKS) - 1))] for value in values)
-
-
-def _pooled(values: Sequence[float], width: int) -> list[float]:
-    """Neighbours added up until at most ``width`` are left."""
-    at_once = -(-len(values) // width)
-    return [sum(values[start : start + at_once]) for start in range(0, len(values), at_once)]
-
-
-class Display:
+class Display(ExitStack[None]):
     """Shows a study while it runs: a live panel on a terminal, else one plain line for each thing that matters.
 
     A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``stream``:
@@ -362,6 +352,7 @@ class Display:
         stream: TextIO | None = None,
         also: Callable[[str], None] = lambda line: None,
     ) -> None:
+        super().__init__()
         self.panel, self._lines, self._also = panel, PlainLines(panel.view), also
         self._stream = stream if stream is not None else sys.stderr
         self._console = Console(file=self._stream)
@@ -371,14 +362,8 @@ class Display:
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self._live.start()
+            self.enter_context(self._live)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, event: Event) -> None:
         self.panel.apply(event)

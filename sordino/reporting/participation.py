@@ -30,8 +30,9 @@ _CAME_TO: Final = {
 
 def figures(settings: HostSettings) -> dict[str, Any]:
     """Under stable JSON names. Raises as `sordino.reporting.budget.read`, and Failure: a key can't be read."""
-    journal = settings.host.journal
-    contents = _contents(settings)
+    journal, ledger = settings.host.journal, settings.host.ledger
+    recorded = journal.exists() or ledger.exists()
+    contents = read(Place(ledger, journal=journal, policy=settings.policy)) if recorded else None
     own = [load_identity(one.key).public.hex() for one in settings.participants]
     ended = {one.terms: {"reason": one.reason, "at": one.at} for one in ended_studies(journal)}
     word = read_word(journal.parent)
@@ -48,13 +49,6 @@ def figures(settings: HostSettings) -> dict[str, Any]:
         "ledger": None if contents is None else {"rows": contents.head.rows, "head": contents.head.hash.hex()},
         "limits": limits(Totals() if contents is None else contents.totals, settings.policy),
     }
-
-
-def _contents(settings: HostSettings) -> Contents | None:
-    host = settings.host
-    if not host.journal.exists() and not host.ledger.exists():
-        return None
-    return read(Place(host.ledger, journal=host.journal, policy=settings.policy))
 
 
 def _attempts(journal: Path, contents: Contents | None, own: set[str]) -> list[dict[str, Any]]:
@@ -101,10 +95,8 @@ def lines(settings: HostSettings, body: Mapping[str, Any]) -> list[str]:
     said += [f"Identity {one}" for one in body["participants"]]
     attempts, several = body["attempts"], len(body["participants"]) > 1
     if attempts:
-        said += [
-            "",
-            f"  {'joined':<21}  round  {'participant  ' if several else ''}{'what came of it':<42}  epsilon then",
-        ]
+        who = "participant  " if several else ""
+        said += ["", f"  {'joined':<21}  round  {who}{'what came of it':<42}  epsilon then"]
     for one in attempts[-_SHOWN:]:
         came = _CAME_TO.get(one["charge"] or "", "") or f"in the sum of {one['sum_of']}"
         number = f"{one['round']}" + (f".{one['attempt']}" if one["attempt"] > 1 else "")
@@ -132,10 +124,9 @@ def export(settings: HostSettings, folder: Path) -> list[Path]:
                 for one in mine
                 if one["study_sha256"] == terms
             ]
-            data = write_participation(
-                identity, study=body["study"], study_sha256=terms, attempts=attempts, ledger=body["ledger"] or {}
-            )
-            files[folder / f"{identity.public.hex()[:8]}-{terms[:8]}.participation"] = data
+            about = {"study": body["study"], "study_sha256": terms, "ledger": body["ledger"] or {}}
+            file = folder / f"{identity.public.hex()[:8]}-{terms[:8]}.participation"
+            files[file] = write_participation(identity, attempts=attempts, **about)
     if not files:
         raise InputFailure("nothing to export: no attempt was joined here yet")
     try:
@@ -144,7 +135,6 @@ def export(settings: HostSettings, folder: Path) -> list[Path]:
             with file.open("xb") as out:
                 out.write(data)
     except OSError as error:
-        raise InputFailure(
-            f"{error.filename or folder} can't be written: {error.strerror}. Name a new folder"
-        ) from None
+        why = f"{error.filename or folder} can't be written: {error.strerror}. Name a new folder"
+        raise InputFailure(why) from None
     return list(files)

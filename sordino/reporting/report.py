@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_high
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from authority.new_study import ONE_MACHINE
+from mechanisms.plan import Plan
 from runtime import VERSION
+from runtime.durable import StorageError
 from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.text import counted
 from secagg.messages import PHASES
 from server.events import RoundCompleted
 from server.study_view import StudyView
+from sordino.reporting import statistic_text as statistic
 from sordino.reporting.report_terms import clip_rows, layer_names, mechanism_rows, outcome, plan_of, terms
 from sordino.reporting.results import ServedStudy
-from sordino.reporting.statistic_text import (
-    HISTOGRAM,
-    QUANTILE,
-    about,
-    asked_rows,
-    figure_of,
-    figure_words,
-    headline,
-    in_words,
-    known,
-    table_rows,
-    title,
-    values_of,
-)
+from sordino.reporting.statistic_text import figure_of, figure_words, headline, known, title, values_of
 from sordino.reporting.study_text import dropout_groups, people, reported_figures, size_text
 from wire.guarantee import TRUSTED_COORDINATOR, guarantee
-
-if TYPE_CHECKING:
-    from mechanisms.plan import Plan
+from wire.records.ledger import ChangedLedger
 
 BASELINE_FILE = "without_noise.json"
 MEASURED_FILE = "measured.json"
@@ -48,7 +36,7 @@ class Extras:
     """What the coordinator's events don't hold; ``measured``: lines (what, how much, note) of the demo."""
 
     without_noise: tuple[float, ...] = ()  # accuracy of the same training without noise, by round
-    measured: tuple[tuple[str, str, str], ...] = field(default=())
+    measured: tuple[tuple[str, str, str], ...] = ()
     one_machine: bool = False  # all parts ran on one machine
     ledger: str = ""  # one line about the privacy ledger
 
@@ -65,7 +53,12 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
     coordinator = study.configuration.coordinator
     if view.started_at is None:
         raise InputFailure(f"{coordinator.state}: nothing is recorded yet. Run `sordino serve {home}`, then ask again.")
-    extras = replace(read_extras(home, one_machine=coordinator.one_machine), ledger=_checked_ledger(study))
+    extras = Extras(  # the demo left the first two beside the study
+        without_noise=tuple(float(value) for value in _read_json(home / BASELINE_FILE) or ()),
+        measured=tuple((str(a), str(b), str(c)) for a, b, c in _read_json(home / MEASURED_FILE) or ()),
+        one_machine=coordinator.one_machine,
+        ledger=_checked_ledger(study),
+    )
     path = output if output is not None else home / "report.html"
     path.write_text(render(view, extras), encoding="utf-8")
     return path, view
@@ -73,9 +66,6 @@ def write_report(directory: Path, output: Path | None = None) -> tuple[Path, Stu
 
 def _checked_ledger(study: ServedStudy) -> str:
     """One line about the ledger beside the journal; raises `Failure` for one that was changed."""
-    from runtime.durable import StorageError
-    from wire.records.ledger import ChangedLedger
-
     try:
         head = study.ledger().head
     except ChangedLedger as error:
@@ -83,17 +73,6 @@ def _checked_ledger(study: ServedStudy) -> str:
     except StorageError as error:
         raise InputFailure(f"no report is written without its ledger. {error}") from error
     return f"Privacy ledger: {counted(head.rows, 'row')}, nothing changed; head {head.hash.hex()}."
-
-
-def read_extras(home: Path, *, one_machine: bool) -> Extras:
-    """What the demo left beside the study: the training without noise, and its measurements."""
-    baseline = _read_json(home / BASELINE_FILE)
-    measured = _read_json(home / MEASURED_FILE)
-    return Extras(
-        without_noise=tuple(float(value) for value in baseline or ()),
-        measured=tuple((str(a), str(b), str(c)) for a, b, c in measured or ()),
-        one_machine=one_machine,
-    )
 
 
 def _read_json(path: Path) -> Any:
@@ -114,6 +93,7 @@ def render(view: StudyView, extras: Extras) -> str:
     pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
     plan = plan_of(view)
     left = "Number of participants of each host that left, by phase."
+    left = left if view.dropouts else "No participant left during a round."
     wrapped = [(done.wrapped_share, done.round) for done in view.rounds if done.wrapped_share is not None]
     promised = terms(view, plan) + ([("On one machine", ONE_MACHINE)] if extras.one_machine else [])
     return pages.get_template("report.html.j2").render(
@@ -124,21 +104,13 @@ def render(view: StudyView, extras: Extras) -> str:
         summary=_summary(view, extras),
         mechanism=mechanism_rows(view, plan, wrapped) if plan is not None else [],
         finding=_finding(view, extras),
-        epsilon={
-            "title": "Privacy spent",
-            "caption": _epsilon_caption(view),
-            "svg": figures.epsilon_figure(view),
-            "below": _JUMP if view.started.rounds > 1 else "",
-        },
+        epsilon=_figure("Privacy spent", _epsilon_caption(view), figures.epsilon_figure(view))
+        | {"below": _JUMP if view.started.rounds > 1 else ""},
         statistic=_statistic(view),
         clips=_clips(view, plan),
-        dropouts={
-            "title": "Dropouts",
-            "caption": left if view.dropouts else "No participant left during a round.",
-            "svg": figures.dropout_figure(view),
-        },
+        dropouts=_figure("Dropouts", left, figures.dropout_figure(view)),
         left=_dropout_list(view),
-        phases={"title": "Phase times", "caption": _phase_caption(view), "svg": figures.phase_figure(view)},
+        phases=_figure("Phase times", _phase_caption(view), figures.phase_figure(view)),
         round_heads=_round_heads(view),
         rounds=[(done.attempt, _round_cells(view, done)) for done in view.rounds],
         measured=extras.measured,
@@ -149,6 +121,11 @@ def render(view: StudyView, extras: Extras) -> str:
         made=time.strftime("%d %B %Y, %H:%M"),
         version=VERSION,
     )
+
+
+def _figure(title: str, caption: str, svg: str = "") -> dict[str, str]:
+    """Arguments of the template's ``figure``."""
+    return {"title": title, "caption": caption, "svg": svg}
 
 
 def _facts(view: StudyView) -> list[str]:
@@ -194,10 +171,10 @@ def _found_tile(view: StudyView) -> tuple[str, str, str] | None:
     if len(values) == 1:
         number, error = figure_of(values[0])
         return (name, number, error) if known(view.released) else (name, "–", number)
-    if view.released.get("statistic") == HISTOGRAM:
+    if view.released.get("statistic") == statistic.HISTOGRAM:
         return (name, f"{len(values)}", "bins; their counts are below")
     middle = [value for value in values if value.get("share") == 0.5 and figure_of(value)[1]]
-    if view.released.get("statistic") == QUANTILE and middle:
+    if view.released.get("statistic") == statistic.QUANTILE and middle:
         number, error = figure_of(middle[0])
         return ("Median", number, f"{error}; all {len(values)} quantiles are below")
     return (name, f"{len(values)}", "values; they are below")
@@ -231,33 +208,33 @@ def _finding(view: StudyView, extras: Extras) -> dict[str, str]:
     values = values_of(view.released)
     if view.errors:
         name = figure_words(view.errors)[0][0].capitalize()
-        return {"title": name, "caption": "On held-out data at the coordinator.", "svg": figures.error_figure(view)}
+        return _figure(name, "On held-out data at the coordinator.", figures.error_figure(view))
     if not view.seeks_statistic:
         accuracy = figures.accuracy_figure(view, extras.without_noise)
         caption = "On held-out data at the coordinator."
         if view.reported:
             caption = "Points with two standard errors: held-out data of participants. Line: the coordinator's."
-        return {"title": "Accuracy", "caption": caption, "svg": accuracy}
+        return _figure("Accuracy", caption, accuracy)
     if view.rounds and not any(known(done.released) for done in view.rounds):
         why = figure_of(values[0])[0] if values else ""
-        return {"title": title(view.released), "caption": f"No value is released: {why}. See below."}
+        return _figure(title(view.released), f"No value is released: {why}. See below.")
     if not view.released:
-        return {"title": "Result", "caption": "No round has ended yet."}
+        return _figure("Result", "No round has ended yet.")
     caption = "All rounds together; lines are two standard errors."
     if view.released.get("cumulative"):
         caption = "The distribution function as released; bars are the intervals of the quantiles."
     elif len(values) == 1:
         caption = "After each round, all rounds so far together, with two standard errors."
-    return {"title": title(view.released), "caption": caption, "svg": figures.statistic_figure(view)}
+    return _figure(title(view.released), caption, figures.statistic_figure(view))
 
 
 def _statistic(view: StudyView) -> dict[str, Any] | None:
     """All values of a statistic, and what was asked of each participant."""
-    found, values = table_rows(view.released), values_of(view.released)
+    found, values = statistic.table_rows(view.released), values_of(view.released)
     if not found:
         return None
     shares = [value.get("share") for value in values]
-    with_shares = view.released.get("statistic") == HISTOGRAM and any(share is not None for share in shares)
+    with_shares = view.released.get("statistic") == statistic.HISTOGRAM and any(share is not None for share in shares)
     rows = [
         [*cells, *(["" if share is None else f"{100 * share:.1f} %"] if with_shares else [])]
         for cells, share in zip(found[:_MOST_ROWS], shares, strict=False)
@@ -266,11 +243,11 @@ def _statistic(view: StudyView) -> dict[str, Any] | None:
     if any(value.get("standard_error") is not None for value in values):
         beside = "Standard error"
     return {
-        "about": " ".join(about(view.released)),
+        "about": " ".join(statistic.about(view.released)),
         "heads": ["", "Estimate", beside, *(["Share"] if with_shares else [])],
         "rows": rows,
         "more": max(len(found) - _MOST_ROWS, 0),
-        "asked": [(name, value, _ASKED.get(name, "")) for name, value in asked_rows(view.released)],
+        "asked": [(name, value, _ASKED.get(name, "")) for name, value in statistic.asked_rows(view.released)],
     }
 
 
@@ -293,13 +270,10 @@ def _clips(view: StudyView, plan: Plan | None) -> list[dict[str, str]]:
     if plan is None or not plan.clipping.adaptive or not rows:
         return []
     names, quantile = layer_names(plan.clipping), plan.clipping.quantile
+    aim = f"Share of the norms, a noisy estimate. The clips aim at {quantile:g}."
     return [
-        {"title": "Clips", "caption": "L2 norm that an update is clipped to.", "svg": figures.clip_figure(rows, names)},
-        {
-            "title": "Within the clip",
-            "caption": f"Share of the norms, a noisy estimate. The clips aim at {quantile:g}.",
-            "svg": figures.below_clip_figure(rows, names, quantile),
-        },
+        _figure("Clips", "L2 norm that an update is clipped to.", figures.clip_figure(rows, names)),
+        _figure("Within the clip", aim, figures.below_clip_figure(rows, names, quantile)),
     ]
 
 
@@ -367,7 +341,7 @@ def _round_cells(view: StudyView, done: RoundCompleted) -> list[str]:
     if view.started.plan.get("evaluation"):
         found.append(", ".join(figure for _, figure in reported_figures(done.reported)[:1]) or "–")
     if len(values_of(view.released)) == 1:
-        found.append(in_words(values_of(done.released)[0]) if values_of(done.released) else "–")
+        found.append(statistic.in_words(values_of(done.released)[0]) if values_of(done.released) else "–")
     return [
         *(f"{done.round}", f"{done.u1}", f"{done.u3}", f"{done.dropouts or '–'}", *found),
         *(f"{done.epsilon_coordinator:.2f}", f"{done.epsilon_released:.2f}"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from mechanisms.clip_rule import ClipRule
 from mechanisms.mechanism import DESCRIPTIONS
+from mechanisms.plan import Plan
 from secagg.sharing import CURIOUS
 from server.study_view import StudyView
 from wire.guarantee import (
@@ -21,10 +22,6 @@ from wire.guarantee import (
     trust_of,
 )
 
-if TYPE_CHECKING:
-    from mechanisms.clip_rule import ClipRule
-    from mechanisms.plan import Plan
-
 _LIES = (
     "If it lies about who survived, about keys or about the model, honest participants stop before they reveal "
     "anything that would open a second sum."
@@ -37,8 +34,6 @@ _TRUSTED_NOT_TO_LIE = (
 
 def plan_of(view: StudyView) -> Plan | None:
     """The plan as the coordinator recorded it; None when this version can't read it."""
-    from mechanisms.plan import Plan
-
     try:
         return Plan.from_json(json.dumps(dict(view.started.plan)))
     except (TypeError, ValueError):
@@ -151,14 +146,13 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         collude = (
             "Whether participants collude with each other makes no difference to epsilon: none of the noise is theirs. "
             f"It does make a difference whether the coordinator joins them. {secrecy} the exact sum of at least "
-            f"{h_min} honest participants. A is an assumption, not something that is measured."
+            f"{h_min} honest participants."
         )
     elif mechanism == EACH_FOR_ITSELF:
         sees = f"One sum a round, over at least {survivors} updates that each carried its own noise already. {lies}"
         collude = (
             "Epsilon holds for any colluders: a participant counts on its own noise only. "
-            f"{secrecy} the sum of at least {h_min} honest participants. A is an assumption, not something that is "
-            "measured."
+            f"{secrecy} the sum of at least {h_min} honest participants."
         )
     else:
         sees = (
@@ -166,24 +160,20 @@ def terms(view: StudyView, plan: Plan | None) -> list[tuple[str, str]]:
         )
         collude = (
             f"Up to A = {colluders} of {clients} participants, together with the coordinator. Their noise is not "
-            f"counted: every sum holds the noise of at least h_min = {h_min} honest participants. A is an assumption, "
-            "not something that is measured."
+            f"counted: every sum holds the noise of at least h_min = {h_min} honest participants."
         )
+    noise = "the noise" if mechanism == TRUSTED_COORDINATOR else "its noise"
+    against = f"whole contribution in a round against one of zeros, {noise} present either way"
+    apart = ", and telling two arbitrary updates apart has twice the sensitivity"
     if adjacency == "replace-one":
-        bounds = (
-            "Adjacency is replace-one: a participant's update in a round against any other. It hides what a "
-            "participant's data says, in all rounds together. It does not hide that the participant took part."
-        )
-    else:
-        noise = "the noise" if mechanism == TRUSTED_COORDINATOR else "its noise"
-        bounds = (
-            f"Adjacency is {adjacency}: a participant's whole contribution in a round against one of zeros, {noise} "
-            "present either way. It hides what a participant's data says, in all rounds together. It does not hide "
-            "that the participant took part, and telling two arbitrary updates apart has twice the sensitivity."
-        )
+        against, apart = "update in a round against any other", ""
+    bounds = (
+        f"Adjacency is {adjacency}: a participant's {against}. It hides what a participant's data says, in all rounds "
+        f"together. It does not hide that the participant took part{apart}."
+    )
     return [
         ("What the coordinator sees", sees),
-        ("Who is assumed to collude", collude),
+        ("Who is assumed to collude", f"{collude} A is an assumption, not something that is measured."),
         ("What epsilon bounds", bounds),
         (
             "How it is charged",

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from learning.checkpoints import SavedModel, load_model
 from runtime.failure import InputFailure
 from server.events import body_of
+from server.journal import read_events
 from server.study_file import StudyConfiguration, load
 from server.study_view import StudyView, waiting
 from sordino.planning.drawing import Axes, Series, on_axes
 from sordino.planning.shown import Shown, data_frame
 from sordino.reporting.budget import Contents, of_study, read
-from sordino.reporting.closing_lines import closing_lines, newest_model
 from sordino.reporting.statistic_text import values_of
+from sordino.reporting.study_text import closing_lines, newest_model
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -84,8 +85,6 @@ class ServedStudy(Shown):
     @classmethod
     def read(cls, study: str | os.PathLike[str]) -> ServedStudy:
         """From the folder of a study that is or was served; raises Failure: it can't be read."""
-        from server.journal import read_events
-
         configuration = load(Path(study))
         return cls(Path(study), configuration, StudyView().apply_all(read_events(configuration.coordinator.state)))
 

@@ -16,8 +16,19 @@ Released = Mapping[str, Any]
 Row = tuple[str, str, str]
 
 _AT_ONCE: Final = 3
-_WITHHELD: Final = {"noise": "lost in the noise", "few answered": "too few answered"}
-"""By ``why`` of a value that isn't released (`learning.tasks.statistic.why_withheld`)."""
+_WITHHELD: Final = {
+    "noise": (
+        "lost in the noise",
+        "The noise is too large for so few participants: it hides whether any of them answered, so no value is "
+        "released, although all may have had one. More participants or a larger epsilon would have been needed.",
+    ),
+    "few answered": (
+        "too few answered",
+        "Too few of the participants had a value: their number can't be distinguished from 0 in the noise, so no "
+        "value is released.",
+    ),
+}
+"""By ``why`` of a value that isn't released (`learning.tasks.statistic.why_withheld`): in short, and a sentence."""
 HISTOGRAM: Final = "histogram"
 QUANTILE: Final = "quantile"
 
@@ -50,7 +61,7 @@ def figure_of(value: Mapping[str, Any]) -> tuple[str, str]:
     """A value, and how exactly it is known: ``48.12``, ``± 0.66``; ``50.4``, ``49.4 to 51.3``."""
     number = _finite(value.get("value"))
     if number is None:
-        return _WITHHELD.get(str(value.get("why")), "not known"), ""
+        return _WITHHELD.get(str(value.get("why")), ("not known",))[0], ""
     error, low, high = (_finite(value.get(name)) for name in ("standard_error", "low", "high"))
     if error is not None:
         places = decimals(error)
@@ -75,23 +86,6 @@ def decimals(error: float) -> int:
 def known(released: Released) -> bool:
     """Whether any value is released."""
     return any(_finite(value.get("value")) is not None for value in values_of(released))
-
-
-def withheld(released: Released) -> str:
-    """Why values aren't released, sentences; empty where all are."""
-    reasons = {value.get("why") for value in values_of(released) if _finite(value.get("value")) is None}
-    parts = []
-    if "noise" in reasons:
-        parts.append(
-            "The noise is too large for so few participants: it hides whether any of them answered, so no value is "
-            "released, although all may have had one. More participants or a larger epsilon would have been needed."
-        )
-    if "few answered" in reasons:
-        parts.append(
-            "Too few of the participants had a value: their number can't be distinguished from 0 in the noise, so no "
-            "value is released."
-        )
-    return " ".join(parts)
 
 
 def asked_rows(released: Released) -> list[tuple[str, str]]:
@@ -142,19 +136,9 @@ def table_rows(released: Released) -> list[Row]:
     return [(str(value["name"]), *figure_of(value)) for value in values_of(released)]
 
 
-def exactness(released: Released) -> str:
-    """What stands behind ``±`` or an interval, one sentence; empty where neither does."""
-    values = values_of(released)
-    if any(_finite(value.get("standard_error")) is not None for value in values):
-        return "± is one standard error of the noise that the privacy plan adds; sampling of participants isn't in it."
-    if any(_finite(value.get("low")) is not None for value in values):
-        return "The interval holds what the noise of the privacy plan leaves open, at 95 %; sampling isn't in it."
-    return ""
-
-
 def about(released: Released) -> list[str]:
     """What the figures are over and what they mean, sentences."""
-    parts = []
+    parts, values = [], values_of(released)
     participants, rounds = released.get("participants"), released.get("rounds")
     if isinstance(participants, int) and isinstance(rounds, int):
         all_of = counted(rounds, "round") + (" together" if rounds > 1 else "")
@@ -164,9 +148,17 @@ def about(released: Released) -> list[str]:
             parts.append(f"About {100 * share:.0f} % of the participants had a value, ± {100 * error:.2g} %.")
     if released.get("note"):
         parts.append(str(released["note"]))
-    if withheld(released):
-        parts.append(withheld(released))
-    return [*parts, *([exactness(released)] if exactness(released) else [])]
+    reasons = {value.get("why") for value in values if _finite(value.get("value")) is None}
+    parts += [sentence for why, (_, sentence) in _WITHHELD.items() if why in reasons]
+    if any(_finite(value.get("standard_error")) is not None for value in values):
+        parts.append(
+            "± is one standard error of the noise that the privacy plan adds; sampling of participants isn't in it."
+        )
+    elif any(_finite(value.get("low")) is not None for value in values):
+        parts.append(
+            "The interval holds what the noise of the privacy plan leaves open, at 95 %; sampling isn't in it."
+        )
+    return parts
 
 
 def _answered(released: Released) -> list[tuple[float, float]]:

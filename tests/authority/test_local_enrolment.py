@@ -493,7 +493,7 @@ def test_codes_are_never_printed(front: Front, capsys: pytest.CaptureFixture[str
     code = front.code()
     for as_json in (False, True):
         for news in (front.told[0], {"taken_back": code.code_id.hex()}, {"refused": "all 2 places are taken"}):
-            _tell_desk(news, as_json)
+            _tell_desk(as_json, news)
     out = capsys.readouterr().out
     assert json.loads(out.splitlines()[3])["desk"] == {"handed_out": code.code_id.hex()}
     assert f"gave the code {code.code_id.hex()[:8]}" in out

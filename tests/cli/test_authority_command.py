@@ -294,8 +294,8 @@ def test_run_approves_and_signs_by_itself(
     coordinator.enrol(data)
     real = verb._tell_visit
 
-    def tell(visit: object, as_json: bool) -> None:
-        real(visit, as_json)
+    def tell(as_json: bool, visit: object) -> None:
+        real(as_json, visit)
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(verb, "_tell_visit", tell)

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from server.journal import Journal
-from sordino.reporting.feed import StudyFeed
 from sordino.reporting.live_page import LivePage, shown_beside
 from tests.support.commands import Run, one_clear_error, output, says
-from tests.support.event_stream import make_events
+from tests.support.event_stream import fed, make_events
 
 
 @pytest.fixture
@@ -81,10 +80,7 @@ def test_what_is_no_address(run: Run) -> None:
 
 
 def test_a_page_that_answers(run: Run) -> None:
-    feed = StudyFeed()
-    for event in make_events():
-        feed.apply(event)
-    with shown_beside(LivePage(feed)) as address:
+    with shown_beside(LivePage(fed(make_events()))) as address:
         text = output(run, "status", f"http://{address}/")
         says(text, "Finished: 15 of 15 rounds", "epsilon_coordinator 6.79 of 8")
         assert output(run, "status", f"http://{address}", "--watch").split() == text.split()

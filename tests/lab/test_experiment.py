@@ -18,7 +18,7 @@ import pytest
 
 from sordino.cli.verbs import counting
 from sordino.lab.experiments import dme
-from sordino.planning.bounds import exact_gaussian_multiplier
+from sordino.planning.alternatives import exact_gaussian_multiplier
 from tests.support.commands import Run, one_clear_error, output, says
 
 SETTING = dme.Setting(

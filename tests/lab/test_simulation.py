@@ -35,7 +35,7 @@ from sordino.lab.simulation.rounds import Rounds
 from sordino.lab.simulation.run import configuration_of
 from sordino.lab.simulation.secure_sum import SecureSum
 from sordino.lab.simulation.settings import SimulationError, resized, simulated_study
-from sordino.planning.bounds import tighter_bounds
+from sordino.planning.alternatives import tighter_bounds
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE
 from wire.study import round_parameters
 

@@ -22,7 +22,7 @@ from server.study_view import StudyView
 from sordino.reporting.feed import StudyFeed
 from sordino.reporting.live_page import LivePage, shown_beside
 from tests.server.scraping import answered, quietly, stream
-from tests.support.event_stream import WITHOUT_NOISE, make_events
+from tests.support.event_stream import WITHOUT_NOISE, fed, make_events
 from tests.support.study_in_process import coordinator, with_tables
 from wire.records.transcript_files import FOLDER, file_name
 
@@ -58,9 +58,7 @@ async def follow(address: str) -> AsyncIterator[dict[str, Any]]:
 
 async def test_the_stream_says_what_changed_within_a_second_and_once_for_all() -> None:
     events = make_events()
-    feed = StudyFeed()
-    for event in events[:300]:
-        feed.apply(event)
+    feed = fed(events[:300])
     page, snapshots = LivePage(feed), list[float]()
     snapshot = feed.snapshot
 
@@ -99,10 +97,7 @@ async def test_its_weight_and_what_it_answers(tmp_path: Path) -> None:
         (tmp_path / FOLDER / file_name(number)).write_bytes(b"transcript %d" % number)
     (tmp_path / FOLDER / "secret").write_bytes(b"no")
     for names in (False, True):
-        feed = StudyFeed(state, names=names)
-        for event in make_events():
-            feed.apply(event)
-        async with shown(LivePage(feed)) as address:
+        async with shown(LivePage(fed(make_events(), state, names=names))) as address:
             assets = [await get(address, path) for path in ("/", "/page.css", "/page.js", "/uPlot.js", "/feed")]
             assert [status for status, _ in assets] == [200] * 5
             assert sum(len(body) for _, body in assets) < 120_000
@@ -189,11 +184,8 @@ async def test_a_browser_shows_what_the_journal_holds(study_folder: Path, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_hostile_names_are_text_on_a_phone(scheme: str) -> None:
-    feed = StudyFeed(names=True)
+    feed = fed(map(hostile, make_events(until=5)), names=True)
     feed.compare(WITHOUT_NOISE)
-    events = [hostile(event) for event in make_events(until=5)]
-    for event in events:
-        feed.apply(event)
     async with (
         shown(LivePage(feed)) as address,
         browser(viewport={"width": 390, "height": 844}, color_scheme=scheme) as tab,
@@ -224,11 +216,8 @@ def hostile(event: Event) -> Event:
 
 @pytest.mark.slow
 async def test_the_page_says_when_the_coordinator_is_gone() -> None:
-    feed = StudyFeed()
-    for event in make_events(until=5):
-        feed.apply(event)
     async with browser() as tab:
-        async with shown(LivePage(feed)) as address:
+        async with shown(LivePage(fed(make_events(until=5)))) as address:
             await tab.goto(f"http://{address}/")
             await tab.wait_for_selector("#link:has-text('live')")
         await tab.wait_for_selector("#link:has-text('no connection, trying again')")

@@ -18,9 +18,8 @@ from server.events import (
     StudyStarted,
 )
 from server.study_view import StudyView
-from sordino.reporting.closing_lines import REFUSED_BY_POLICY
 from sordino.reporting.panel import Display, StudyPanel
-from sordino.reporting.study_text import size_text
+from sordino.reporting.study_text import REFUSED_BY_POLICY, size_text
 from tests.support.commands import says
 from tests.support.drawn_panel import drawn
 from tests.support.event_stream import WITHOUT_NOISE, make_events
@@ -72,12 +71,18 @@ def test_small_screens(events: Events) -> None:
     assert max(map(len, drawn(StudyView().apply_all(events), 60))) <= 60
 
 
+def crowd(participants: int, hosts: int) -> StudyView:
+    """All of them are connected, spread over the hosts."""
+    view = StudyView().apply_all([StudyStarted(participants=participants, rounds=3, epsilon_target=1.0)])
+    for number in range(participants):
+        view.apply(ParticipantConnected(at=1.0, participant=number, host=f"host-{number % hosts:03d}"))
+    return view
+
+
 @pytest.mark.parametrize("hosts", [1, 60])
 def test_participants_that_rest(hosts: int) -> None:
     """In one row for each host, and in rows of all."""
-    view = StudyView().apply_all([StudyStarted(participants=60, rounds=3, epsilon_target=1.0)])
-    for number in range(60):
-        view.apply(ParticipantConnected(at=1.0, participant=number, host=f"host-{number % hosts:03d}"))
+    view = crowd(60, hosts)
     view.apply(ParticipantLost(at=2.0, participant=7, reason=RESTING))
     text = "\n".join(drawn(view))
     says(text, "59 connected", "1 resting")
@@ -86,10 +91,7 @@ def test_participants_that_rest(hosts: int) -> None:
 
 @pytest.mark.parametrize("hosts", [1, 40, 500])
 def test_few_and_many_hosts(hosts: int) -> None:
-    view = StudyView().apply_all([StudyStarted(participants=1000, rounds=3, epsilon_target=1.0)])
-    for number in range(1000):
-        view.apply(ParticipantConnected(at=1.0, participant=number, host=f"host-{number % hosts:03d}"))
-    lines = drawn(view)
+    lines = drawn(crowd(1000, hosts))
     assert len(lines) <= 30
     assert "1000 connected" in "\n".join(lines)
 

@@ -25,9 +25,9 @@ from server.events import (
 )
 from server.study_view import StudyView
 from sordino.reporting import figures
-from sordino.reporting.closing_lines import finding_lines
 from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
+from sordino.reporting.study_text import finding_lines
 from tests.support.commands import Run, refusal, says
 from tests.support.event_stream import make_events
 from wire.study import plan_study

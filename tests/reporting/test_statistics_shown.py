@@ -23,10 +23,9 @@ from runtime.failure import Failure
 from server.events import Event, RoundCompleted, StudyStarted, from_json, to_json
 from server.study_view import StudyView
 from sordino.reporting import figures
-from sordino.reporting.closing_lines import closing_lines, finding_lines
 from sordino.reporting.report import Extras, render
 from sordino.reporting.statistic_text import about, figure_of, headline, in_words, table_rows, title
-from sordino.reporting.study_text import PlainLines
+from sordino.reporting.study_text import PlainLines, closing_lines, finding_lines
 from tests.support.commands import says
 from tests.support.drawn_panel import drawn
 from tests.support.event_stream import make_events

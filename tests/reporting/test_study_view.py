@@ -31,8 +31,7 @@ from server.events import (
     WaitingForParticipants,
 )
 from server.study_view import StudyView, waiting
-from sordino.reporting.closing_lines import REFUSED_BY_POLICY, closing_lines, why_stopped
-from sordino.reporting.study_text import PlainLines, dropout_groups
+from sordino.reporting.study_text import REFUSED_BY_POLICY, PlainLines, closing_lines, dropout_groups, why_stopped
 from tests.support.event_stream import make_events
 from wire import coordinator_pb2 as pb
 from wire.guarantee import guarantee

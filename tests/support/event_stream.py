@@ -7,7 +7,9 @@ from __future__ import annotations
 import functools
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from secagg.messages import PHASES
@@ -27,6 +29,7 @@ from server.events import (
     SurvivorsFrozen,
 )
 from sordino.lab.demo import DemoOptions
+from sordino.reporting.feed import StudyFeed
 
 SECONDS = dict(zip(PHASES, (0.12, 0.62, 0.71, 0.16, 0.24), strict=True))
 DEADLINES = dict(zip(PHASES, (15.0, 20.0, 60.0, 15.0, 15.0), strict=True))
@@ -34,6 +37,14 @@ HOSTS, EACH, ROUNDS = 10, 10, 15
 ABORTED = 11  # round whose first attempt fails
 KILLED = ("host-03", "host-07")
 WITHOUT_NOISE = [round(0.745 - 0.60 * math.exp(-0.42 * r), 4) for r in range(1, ROUNDS + 1)]
+
+
+def fed(events: Iterable[Event], state: Path | None = None, *, names: bool = False) -> StudyFeed:
+    """A feed that has taken these events."""
+    feed = StudyFeed(state, names=names)
+    for event in events:
+        feed.apply(event)
+    return feed
 
 
 @functools.cache

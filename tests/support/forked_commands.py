@@ -33,7 +33,6 @@ _MODULES: Final = (
     "sordino.cli.join",
     "sordino.cli.report",
     "sordino.cli.serve",
-    "sordino.reporting.closing_lines",
     "sordino.reporting.panel",
     "sordino.reporting.study_text",
     "uvloop",
