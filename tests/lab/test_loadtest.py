@@ -44,7 +44,7 @@ from sordino.lab.loadtest.figure import write_figures
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import allow_open_files, ending, last_complaint
 from sordino.lab.loadtest.study import check_can_end, load_study
-from sordino.lab.loadtest.summary import BETWEEN, Outcomes, broken_bounds, percentile, spread
+from sordino.lab.loadtest.summary import BETWEEN, Outcomes, broken_bounds, spread
 from sordino.lab.loadtest.sums import plain_sum, sum_digest, vector
 from sordino.planning.text import figures_of
 from tests.support.commands import Run, refusal, says
@@ -375,12 +375,9 @@ def test_a_round_that_could_not_begin_is_an_aborted_one() -> None:
 
 
 def test_percentiles_are_values_that_occurred() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([float(n) for n in range(1, 101)], 0.95) == 95.0
-    assert percentile([1.0], 0.99) == 1.0
-    assert spread([], (0.5,)) == {"p50": None}
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 0.5)
+    assert spread([3.0, 1.0, 2.0]) == {"p50": 2.0, "p95": 3.0}
+    assert spread([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
+    assert spread([]) == {"p50": None, "p95": None}
 
 
 # ---------------------------------------------------------------------------------- what is shown

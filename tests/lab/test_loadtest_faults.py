@@ -32,7 +32,7 @@ from sordino.lab.loadtest.disturbances import Recovery, due
 from sordino.lab.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers, messages_of, upload_of
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 from sordino.lab.loadtest.study import check_can_end, load_study
-from sordino.lab.loadtest.summary import Outcomes, broken_bounds
+from sordino.lab.loadtest.summary import GROWTH, Outcomes, broken_bounds
 from sordino.lab.loadtest.sums import noise_in
 from tests.lab.test_loadtest import OPTIONS, all_connected, all_right, attempt_events, dropped, feed, result_of, without
 from tests.support.commands import Run, says
@@ -76,7 +76,7 @@ def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None
 
 def test_storms_come_in_the_order_in_which_both_sides_count_them() -> None:
     storms = (Storm(round=2), Storm(round=2, at="unmasking"), Storm(round=1, share=0.5))
-    options = LoadOptions(clients=20, storms=storms).in_order()
+    options = LoadOptions(clients=20, storms=storms)
     options.check()
     assert [(one.round, one.at) for one in options.storms] == [(1, "between"), (2, "unmasking"), (2, "between")]
     assert len(options.struck(options.storms[0])) == 10
@@ -358,7 +358,7 @@ def test_rounds_are_counted_over_a_crash() -> None:
     feed(outcomes, all_connected(1025.0), attempt_events(2, 2))
     ends = [(one.round, one.attempt, one.completed) for one in outcomes.rounds]
     assert ends == [(1, 1, True), (2, 1, False), (2, 2, True)]
-    assert outcomes.reasons == {"ShareKeys: the coordinator was started again": 1}
+    assert outcomes.figures()["reasons"] == {"ShareKeys: the coordinator was started again": 1}
 
 
 def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
@@ -395,7 +395,7 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     assert noise_in(plan, 1, 16, 16, Encoder(plan, bytes(32)).decode(masked, 16).mean * 16).ratio > 2
 
 
-GREW = dict.fromkeys(("server_rss_mb", "server_files", "server_tasks", "journal_bytes"), (100, 109))
+GREW = dict.fromkeys(GROWTH, (100, 109))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import server.journal
 from client.study_terms import SharedRoster
 from server.events import Event
 from sordino.lab.loadtest import run
-from sordino.lab.loadtest.client_process import ParticipantGroup, RosterCache
+from sordino.lab.loadtest.client_process import ParticipantGroup
 from sordino.lab.loadtest.disturbances import storms_come, strike
 from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import LoadOptions
@@ -28,7 +28,7 @@ THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.
 
 def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A round may begin and end between two looks at the journal; the coordinator isn't killed before all have come."""
-    options = OPTIONS.changed(rounds=2, storms=(Storm(round=1, at="unmasking"), Storm(round=1)), crashes=(1,))
+    options = OPTIONS.changed(rounds=2, storms=(Storm(round=1), Storm(round=1, at="unmasking")), crashes=(1,))
     batches: list[list[Event]] = [attempt_events(1), [], [], attempt_events(2)]
     came: list[str] = []
 
@@ -41,9 +41,8 @@ def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(run.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
     study: Any = SimpleNamespace(directory=tmp_path)
     coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, below_cpu_s=0.0, peak_mb=0.0)
-    test = run.LoadTest(options, study)
+    test = run.LoadTest(options, study, lambda line: None, False)
     test.coordinator = coordinator
-    test._storms, test._crashes = list(options.storms), list(options.crashes)
     test._follow(Outcomes(options, all_right))
     assert came == ["look", "storm", "look", "storm", "crash 1", "look", "look"]
     assert [one.what for one in test.recoveries] == ["storm", "storm"]
@@ -98,11 +97,11 @@ async def test_a_storm_before_anyone_connects_is_over(tmp_path: Path) -> None:
     assert done(proxy) == ["reset_all", "cut", "restore"]
 
 
-def test_a_process_holds_one_roster_if_it_verifies_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_holds_one_roster_if_it_verifies_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each participant that fetches it gets another object, with the same digest."""
     made: list[Any] = []
     monkeypatch.setattr(SharedRoster, "of", lambda roster: made.append(roster) or roster)
-    cache, fetched = RosterCache(), [Mock(digest=lambda: bytes(32)) for _ in range(3)]
-    kept = [cache.keep(one) for one in fetched]
+    (here, _), fetched = group(tmp_path), [Mock(digest=lambda: bytes(32)) for _ in range(3)]
+    kept = [here._keep_roster(one) for one in fetched]
     assert made == fetched[:1]
     assert all(one is fetched[0] for one in kept)

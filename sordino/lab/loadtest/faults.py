@@ -164,6 +164,12 @@ class Storm(Fault):
         return frozenset(ranked[: dropped_count(clients, self.share)])
 
 
+def in_order(storms: Sequence[Storm]) -> tuple[Storm, ...]:
+    """In the order in which they come: parent and client processes count them."""
+    moments = [*PHASE_NAMES, BETWEEN_ROUNDS]
+    return tuple(sorted(storms, key=lambda one: (one.round, moments.index(one.at))))
+
+
 def _known_ways(ways: str) -> str:
     for way in () if ways == ANY else ways.split("+"):
         if way not in WAYS:

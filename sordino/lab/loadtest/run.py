@@ -45,12 +45,8 @@ _KEEP_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THR
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
 
 
-def _nothing(line: str) -> None:
-    pass
-
-
 def run_load_test(
-    options: LoadOptions, say: Callable[[str], None] = _nothing, out: Path | None = None
+    options: LoadOptions, say: Callable[[str], None] = lambda line: None, out: Path | None = None
 ) -> dict[str, Any]:
     """Run a load test.
 
@@ -119,8 +115,8 @@ class LoadTest:
 
     options: LoadOptions
     study: LocalStudy
-    say: Callable[[str], None] = _nothing
-    keeps_logs: bool = False
+    say: Callable[[str], None]
+    keeps_logs: bool
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
     before_rounds_cpu_s: tuple[float, float, float] | None = None
@@ -131,11 +127,7 @@ class LoadTest:
     recoveries: list[Recovery] = field(default_factory=list)
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
     _seen: int = 0
-    _storms: list[Storm] = field(default_factory=list)
     _due: list[Storm] = field(default_factory=list)
-    _crashes: list[int] = field(default_factory=list)
-    kills: Kills = field(default_factory=lambda: Kills(0))
-    engine_kills: EngineKills = field(default_factory=lambda: EngineKills(0, []))
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
 
@@ -143,15 +135,15 @@ class LoadTest:
         directory = self.study.directory
         log = directory.parent / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+        self.kills = Kills(self.options.kills)
+        self.engine_kills = EngineKills(self.options.engine_kills, self.options.workers > 0)
+        self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
 
     def run(self) -> dict[str, Any]:
         """Until the last round; every process that was started has ended when this returns or raises."""
         roster = json.loads((self.study.directory / "roster.json").read_text())
         self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
-        self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
-        self.kills = Kills(self.options.kills)
-        self.engine_kills = EngineKills.of(self.options.engine_kills, workers=self.options.workers > 0)
-        self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
+        self.options = self.options.model_copy(update={"began_at": time.time()})
         outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         began = time.monotonic()
         with self.asked.noted():
