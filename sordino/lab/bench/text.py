@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.text import folded
 from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
 from sordino.lab.bench.secagg import Setting
 from sordino.planning.notes import no_ring
@@ -56,7 +57,8 @@ def secagg_table(figures: dict[str, Any]) -> Shown:
         (phase, f"{1e3 * spent['client']:.1f}", f"{1e3 * spent['server']:.1f}")
         for phase, spent in figures["phases"].items()
     ]
-    return Shown(("phase", "clients, CPU ms", "coordinator, CPU ms"), rows, paragraphs)
+    below = [line for one in paragraphs for line in folded(one)]
+    return Shown(("phase", "clients, CPU ms", "coordinator, CPU ms"), rows, below)
 
 
 def noise_table(law: str, stddev: float, dim: int, figures: Mapping[str, Any]) -> Shown:
