@@ -16,12 +16,13 @@ from runtime.option_values import built, task_options
 from secagg.masking import choose_keystream
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, epilog, verb_group
-from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.secagg import Setting, run_attempt
 from sordino.lab.bench.text import (
     Shown,
     about_graph,
     comparisons_table,
+    draw_comparisons,
+    draw_ratios,
     noise_table,
     primitives_table,
     ratios_table,

@@ -414,12 +414,12 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     if five is not None:
         networked = f"{five['key_to_sum_s']:.2f} s from the first key to the sum, 5 participants in 5 processes, "
         networked += f"d = {five['dim']:,}"
-    epsilons = (result[f"epsilon_{name}"] for name in ("coordinator", "budget", "released"))
+    coordinator, budget, released = (result[f"epsilon_{name}"] for name in ("coordinator", "budget", "released"))
     names = {"colluders": "A", "clients": "participants", "min_survivors": "min_survivors"}
     plan = {"mechanism": DDGAUSS} | {name: result[key] for name, key in names.items()}
     return [
         f"accuracy            {result['accuracy']:.3f}{without_noise}",
-        *epsilon_lines(*epsilons, result["delta"], plan, all_rounds=True),  # or its budget is spent
+        *epsilon_lines(coordinator, budget, released, result["delta"], plan, all_rounds=True),  # or its budget is spent
         f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
         f"{result['wall_s']:.0f} s with start and the baseline",
         "dropouts            "

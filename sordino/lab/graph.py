@@ -140,8 +140,8 @@ def _sharing(options: GraphOptions, colluders: int, survivors: int, adversary: s
     """Graph, degree and threshold, as `secagg.parameters.RoundParameters.sharing` takes them, with the reasons."""
     clients, small = options.clients, options.clients < SMALL_COHORT
     about = (clients, colluders, clients - survivors, adversary)
-    security = {"sigma": options.sigma, "grinding": options.grinding}
-    found = None if small else k_regular(*about, eta=options.eta, **security)
+    sigma, eta, grinding = options.sigma, options.eta, options.grinding
+    found = None if small else k_regular(*about, sigma=sigma, eta=eta, grinding=grinding)
     if found is None:
         return {
             "graph": "complete",
@@ -150,8 +150,8 @@ def _sharing(options: GraphOptions, colluders: int, survivors: int, adversary: s
             "set_by": "small" if small else "infeasible",
             **dict.fromkeys(("connected_degree", "corrupt_neighbours", "answering_neighbours")),
         }
-    connected = connected_degree(*about, **security)
-    at = conditions(*about, found.degree, eta=options.eta, **security)
+    connected = connected_degree(*about, sigma=sigma, grinding=grinding)
+    at = conditions(*about, found.degree, sigma=sigma, eta=eta, grinding=grinding)
     return {
         "graph": "harary",
         "degree": found.degree,

@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_high
 from typing import Any
@@ -40,7 +41,7 @@ from runtime.child_process import child_environment
 from runtime.durable import open_to_read
 from runtime.processes import free_port
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
-from tests.crashes.victim import PHASES, STARTING, WAYS, Victim
+from tests.crashes.recorded_study import ANSWERS
 from tests.support.running_study import put_on_one_host
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXCLUDED
@@ -49,6 +50,106 @@ PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them
 COLLUDERS = 2
 VERIFY_EVERY = 10
+
+
+POLL_S = 0.0005
+WAYS = {"clock": 0.15, "any": 0.2, "event": 0.35, "file": 0.3}
+MOMENTS = [
+    *(("asked", kind) for kind in ("round_start", "cohort_keys", "neighbour_shares")),
+    *(("asked", kind) for kind in ("upload_credit", "survivor_sets", "unmasking_request", "round_end")),
+    *(("said", kind) for kind in (*ANSWERS, "upload")),
+    ("chunk", None),
+    ("opened", None),
+    ("ready", None),
+]
+STARTING, BETWEEN = "starting", "between rounds"
+PHASE_AFTER = {
+    "round_start": "AdvertiseKeys",
+    "cohort_keys": "ShareKeys",
+    "neighbour_shares": "MaskedInputCollection",
+    "survivor_sets": "ConsistencyCheck",
+    "unmasking_request": "Unmasking",
+    "round_end": BETWEEN,
+}
+PHASES = (STARTING, BETWEEN, *(phase for phase in PHASE_AFTER.values() if phase != BETWEEN))
+
+
+@dataclass
+class Victim:
+    """One client process that is killed, as its supervisor knows it.
+
+    Attributes:
+        started_at: of a process that has not advertised keys yet; None for the very first.
+        returns: for each earlier life, when it was restarted and when it advertised keys.
+    """
+
+    home: Path
+    identities: frozenset[str]
+    facts: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    phase: str = STARTING
+    started_at: float | None = None
+    kills: int = 0
+    restarts: int = 0
+    returns: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.home / "journal.sqlite", self.home / "ledger.sqlite"
+
+    def note(self, fact: dict[str, Any]) -> None:
+        """Take a fact about one of its participants."""
+        what, kind = fact["what"], fact.get("kind")
+        if what == "opened":
+            self.phase = BETWEEN
+        elif what == "asked" and not fact["again"]:
+            self.phase = PHASE_AFTER.get(kind or "", self.phase)
+        elif what == "said" and kind == "advertise_keys" and self.started_at is not None:
+            self.returns.append((self.started_at, fact["at"]))
+            self.started_at = None
+        self.facts.put_nowait(fact)
+
+    async def instant(self, way: str, draw: random.Random) -> None:
+        """Wait for the instant at which this life ends, chosen in one of `WAYS`."""
+        if way == "clock":
+            await asyncio.sleep(draw.uniform(0, 2.5))
+        elif way == "any":
+            await self._until(("ready", None))
+            await asyncio.sleep(draw.uniform(0, 2))
+        elif way == "event":
+            moment = draw.choice(MOMENTS)
+            for _ in range(1 if moment[0] in ("opened", "ready") else draw.randint(1, 3)):
+                await self._until(moment)
+            await asyncio.sleep(draw.choice([0, draw.uniform(0, 0.005), draw.uniform(0, 0.03)]))
+        else:
+            await self._changes(draw.randint(1, 40))
+
+    async def _until(self, moment: tuple[str, str | None]) -> None:
+        while True:
+            fact = await self.facts.get()
+            if (fact["what"], fact.get("kind")) == moment and not fact.get("again"):
+                return
+
+    async def _changes(self, count: int) -> None:
+        journal, ledger = self.files
+        watched = [
+            *(path.with_name(path.name + "-wal") for path in (journal, ledger)),
+            *(ledger.with_name(ledger.name + end) for end in (".head", ".head.new")),
+            *self.files,
+        ]
+        before = [_state(path) for path in watched]
+        while count > 0:
+            await asyncio.sleep(POLL_S)
+            now = [_state(path) for path in watched]
+            count -= sum(old != new for old, new in zip(before, now, strict=True))
+            before = now
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class KillRun:
