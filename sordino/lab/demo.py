@@ -396,14 +396,14 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
     """Position in the roster -> part of the data, from the hosts' files."""
     from client.credentials import load_identity
     from client.host_file import load
+    from sordino.lab.loadtest.sums import identities_of
 
-    roster = json.loads((study.directory / "roster.json").read_text())
-    position = {entry["identity"]: number for number, entry in enumerate(roster["participants"])}
+    position = {identity: number for number, identity in enumerate(identities_of(study.directory))}
     parts: dict[int, int] = {}
     for home in study.hosts:
         for entry in load(home).participants:
             assert entry.part is not None, "each participant of the demo has a part"  # noqa: S101  # it wrote the file
-            parts[position[load_identity(entry.key).public.hex()]] = entry.part
+            parts[position[load_identity(entry.key).public]] = entry.part
     return parts
 
 

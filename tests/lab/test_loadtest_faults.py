@@ -484,12 +484,13 @@ def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tm
 
     monkeypatch.setattr(server.journal, "read_events", read)
     monkeypatch.setattr(run_module, "strike", lambda *_: came.append("storm"))
-    monkeypatch.setattr(run_module.LoadTest, "_crash", lambda test, _: came.append(f"crash {test._crashes.pop(0)}"))
+    monkeypatch.setattr(run_module.LoadTest, "_crash", lambda test: came.append(f"crash {test._crashes.pop(0)}"))
     study: Any = SimpleNamespace(directory=tmp_path)
     coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, below_cpu_s=0.0, peak_mb=0.0)
     test = run_module.LoadTest(options, study, lambda line: None, False)
     test.coordinator = coordinator
-    test._follow(Outcomes(options, all_right))
+    test.outcomes = Outcomes(options, all_right)
+    test._follow()
     assert came == ["look", "storm", "look", "storm", "crash 1", "look", "look"]
     assert [one.what for one in test.recoveries] == ["storm", "storm"]
 

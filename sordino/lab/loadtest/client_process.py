@@ -54,7 +54,7 @@ from sordino.lab.loadtest.disturbances import storms_come
 from sordino.lab.loadtest.faults import Delay, Drop, messages_of, upload_of
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
-from sordino.lab.loadtest.sums import vector
+from sordino.lab.loadtest.sums import identities_of, vector
 from sordino.lab.loadtest.thin import ThinParticipant, ThinProcess
 
 _KINDS: Final = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
@@ -203,9 +203,7 @@ class ParticipantGroup:
 
     async def stay(self) -> None:
         """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
-        # The load test's own study has the roster beside its hosts.
-        roster = json.loads((self._study / "roster.json").read_text())
-        positions = {bytes.fromhex(entry["identity"]): place for place, entry in enumerate(roster["participants"])}
+        positions = {identity: place for place, identity in enumerate(identities_of(self._study))}
         identities = [load_identity(entry.key).public for entry in self._settings.participants]
         await self._open_proxies(frozenset(positions[one] for one in identities))
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
