@@ -381,7 +381,7 @@ def test_what_is_allowed_is_not_reported(rule: Callable[[Path], list[str]], tmp_
     write(tmp_path / "server/a.py", "import secagg\nimport runtime.logs\ndef pld():\n    import dp_accounting")
     write(tmp_path / "runtime/ray_start.py", "def f():\n    import ray")
     write(tmp_path / "sordino/a.py", "import matplotlib\nimport server\nimport client")
-    write(tmp_path / "sordino/lab/bench/figure.py", "def draw():\n    import matplotlib")
+    write(tmp_path / "sordino/lab/bench/text.py", "def draw():\n    import matplotlib")
     write(tmp_path / "sordino/lab/bench/peers/opendp_noise.py", "import numpy\nimport opendp.prelude")
     write(tmp_path / "docs/a.md", "a Merkle root/path, https://example.org/wo" + "rk/1, $(ROOT)/work, a/home/b")
     assert rule(tmp_path) == []

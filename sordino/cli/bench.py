@@ -13,24 +13,23 @@ import typer
 
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, task_options
-from runtime.text import folded
 from secagg.masking import choose_keystream
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, epilog, verb_group
-from sordino.lab.bench.bounds import BOUNDS, broken
-from sordino.lab.bench.figure import draw_comparisons, draw_ratios
 from sordino.lab.bench.secagg import Setting, run_attempt
 from sordino.lab.bench.text import (
     Shown,
     about_graph,
     comparisons_table,
+    draw_comparisons,
+    draw_ratios,
     noise_table,
     primitives_table,
     ratios_table,
     secagg_table,
     training_table,
 )
-from sordino.lab.bench.timing import describe, one_line
+from sordino.lab.bench.timing import BOUNDS, broken, describe, one_line
 
 NAME = "bench"
 app = verb_group(
@@ -54,12 +53,7 @@ def _secagg(
 ) -> int:
     setting = built(Setting, chosen(given, Setting))
     figures = run_attempt(setting, threads) | {"warnings": about_graph(setting)}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    else:
-        shown = secagg_table(figures)
-        _print_table(shown)
-        typer.echo("\n" + "\n".join(line for one in shown.below for line in folded(one)))
+    _show(figures, secagg_table(figures), as_json)
     wrong = "the sum that was opened is not the sum of the survivors' vectors"
     return _judge("secagg", [] if figures["sum_ok"] else [wrong])
 
@@ -239,13 +233,6 @@ def _show(result: Mapping[str, Any], shown: Shown, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result))
         return
-    _print_table(shown)
-    lines = [*shown.below, *([one_line(result["machine"])] if "machine" in result else [])]
-    if lines:
-        typer.echo("\n" + "\n".join(lines))
-
-
-def _print_table(shown: Shown) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -260,3 +247,6 @@ def _print_table(shown: Shown) -> None:
     # Piped into a file, a table isn't cut to 80 columns.
     console.width = console.width if console.is_terminal else 150
     console.print(table)
+    lines = [*shown.below, *([one_line(result["machine"])] if "machine" in result else [])]
+    if lines:
+        typer.echo("\n" + "\n".join(lines))

@@ -36,7 +36,7 @@ EPILOG = epilog(
 
 def _run(as_json: Json = False, **given: Any) -> int:
     own = built(GraphOptions, chosen(given, GraphOptions))
-    figures = graph_figures(**own.model_dump(exclude={"rings"}))
+    figures = graph_figures(own)
     if own.rings:
         figures["attack"] = attack_figures(figures, own.rings)
     code = answer(as_json, figures, graph_lines(figures))

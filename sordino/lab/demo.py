@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 KILL_ROUND: Final = 5
 AWAY_ROUNDS: Final = 3
-KILLED_HOSTS: Final = 2
 _POLL_S: Final = 0.03
 _MEMORY_EVERY_S: Final = 1.0
 _BASELINE_S: Final = 60.0
@@ -81,7 +80,6 @@ class Demo:
     environment: dict[str, str] = field(default_factory=child_environment)
     clients: list[Child] = field(default_factory=list)
     killed_in: int | None = None
-    back_in: int | None = None
     baseline: Child | None = None
     asked: StopRequest = field(default_factory=StopRequest)
 
@@ -196,32 +194,26 @@ class Demo:
                 child.measure()
                 child.kill()
             self.killed_in = view.round
-            names = " and ".join(child.name for child in victims)
-            self.display.remark(
-                f"killed {names} in round {view.round}"
-                if victims
-                else "no process killed: the quorum needs all of them"
-            )
-        elif (
-            self.killed_in is not None
-            and self.back_in is None
-            and view.round >= self.killed_in + AWAY_ROUNDS
-            and any(child.killed for child in self.clients)
-        ):
+            killed = f"killed {_names(victims)} in round {view.round}"
+            self.display.remark(killed if victims else "no process killed: the quorum needs all of them")
+        elif self.killed_in is not None and view.round >= self.killed_in + AWAY_ROUNDS:
             back = [child for child in self.clients if child.killed]
             for child in back:
                 child.start(self.environment)
-            self.back_in = view.round
-            names = " and ".join(child.name for child in back)
-            self.display.remark(f"{names} killed in round {self.killed_in}, started again in round {view.round}")
+            if back:
+                when = f"killed in round {self.killed_in}, started again in round {view.round}"
+                self.display.remark(f"{_names(back)} {when}")
+
+    @property
+    def _each(self) -> int:
+        """Participants of a process, at most."""
+        return -(-self.options.participants // self.options.processes)
 
     def _victims(self) -> list[Child]:
         """Choose the processes to kill: as many as the quorum allows, at most two, from the middle of the list."""
-        plan = self.study.plan
-        each = -(-self.options.participants // self.options.processes)
-        spare = (self.options.participants - plan.quorum) // each
+        spare = (self.options.participants - self.study.plan.quorum) // self._each
         chosen = [self.clients[index] for index in (2, 6) if index < len(self.clients)]
-        return chosen[: max(0, min(KILLED_HOSTS, spare))]
+        return chosen[: max(0, spare)]
 
     def _watch_clients(self, codes: Sequence[int | None]) -> None:
         """Report a client that has ended by itself, with its code, during the study: that is a fault of ours."""
@@ -230,8 +222,7 @@ class Demo:
                 child.ended = True
                 self.display.remark(f"{child.name} ended with code {code}: {child.last_words()}")
         left = sum(not child.ended for child in self.clients)
-        each = -(-self.options.participants // self.options.processes)
-        if left * each < self.study.plan.quorum:
+        if left * self._each < self.study.plan.quorum:
             child = next(child for child in self.clients if child.ended)
             raise Failure(
                 ExitCode.STUDY,
@@ -260,9 +251,7 @@ class Demo:
 
     def _survivors_as_parts(self) -> list[list[int]]:
         """For each round the parts of the data whose updates are in its sum."""
-        part_of = parts_by_participant(self.study)
-        view = self.view
-        cohorts = []
+        part_of, view, cohorts = parts_by_participant(self.study), self.view, []
         for done in view.rounds:
             left = {
                 dropout.participant
@@ -274,9 +263,7 @@ class Demo:
         return cohorts
 
     def _result(self, without_noise: Sequence[float], wall_s: float) -> dict[str, Any]:
-        view, plan = self.view, self.study.plan
-        rounds = view.rounds
-        vector = (plan.dim * plan.bits + 7) // 8
+        view, plan, rounds = self.view, self.study.plan, self.view.rounds
         return {
             "accuracy": view.accuracy,
             "accuracy_without_noise": without_noise[-1] if without_noise else None,
@@ -292,7 +279,7 @@ class Demo:
             "round_s": median_high([done.seconds for done in rounds] or [0.0]),
             **{name: median_high([getattr(done, name) for done in rounds] or [0.0]) for name in _OF_EACH_ROUND},
             "vector_bytes": rounds[-1].vector_bytes if rounds else 0,
-            "vector_floor_bytes": vector,
+            "vector_floor_bytes": (plan.dim * plan.bits + 7) // 8,
             "coordinator_peak_rss_mb": round(self.coordinator.peak_mb, 1),
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "participants": self.options.participants,
@@ -305,27 +292,17 @@ class Demo:
         }
 
     def _leave_for_report(self, without_noise: Sequence[float], result: Mapping[str, Any]) -> None:
-        folder = self.study.directory
+        folder, vector = self.study.directory, size_text(result["vector_bytes"])
         (folder / BASELINE_FILE).write_text(json.dumps(list(without_noise)))
         lines = [
             ("Whole demo", f"{result['wall_s']:.0f} s", f"{self.options.processes} client processes"),
             ("Coordinator", f"{result['coordinator_peak_rss_mb']:.0f} MB", "resident, at most"),
             ("Client process", f"{result['client_peak_rss_mb']:.0f} MB", "resident, at most, of the largest"),
-            (
-                "Upload",
-                size_text(result["upload_bytes"]),
-                f"a participant a round, of it the vector {size_text(result['vector_bytes'])}",
-            ),
+            ("Upload", size_text(result["upload_bytes"]), f"a participant a round, of it the vector {vector}"),
         ]
-        five = result["networked_round"]
-        if five is not None:
-            lines.append(
-                (
-                    "Key to sum, five processes",
-                    f"{five['key_to_sum_s']:.2f} s",
-                    f"a round of 5 participants with d = {five['dim']:,} over TLS, from the first key to the sum",
-                )
-            )
+        if (five := result["networked_round"]) is not None:
+            what = f"a round of 5 participants with d = {five['dim']:,} over TLS, from the first key to the sum"
+            lines.append(("Key to sum, five processes", f"{five['key_to_sum_s']:.2f} s", what))
         (folder / MEASURED_FILE).write_text(json.dumps(lines))
 
 
@@ -364,6 +341,10 @@ def accuracies(results: Path) -> list[float]:
     """What a process of `sordino.lab.baseline` has written so far."""
     written = results.read_text() if results.exists() else ""
     return [float(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _names(children: Sequence[Child]) -> str:
+    return " and ".join(child.name for child in children)
 
 
 def default_folder() -> Path:
@@ -414,49 +395,37 @@ def parts_by_participant(study: LocalStudy) -> dict[int, int]:
     """Position in the roster -> part of the data, from the hosts' files."""
     from client.credentials import load_identity
     from client.host_file import load
+    from sordino.lab.loadtest.sums import identities_of
 
-    roster = json.loads((study.directory / "roster.json").read_text())
-    position = {entry["identity"]: number for number, entry in enumerate(roster["participants"])}
+    position = {identity: number for number, identity in enumerate(identities_of(study.directory))}
     parts: dict[int, int] = {}
     for home in study.hosts:
         for entry in load(home).participants:
             assert entry.part is not None, "each participant of the demo has a part"  # noqa: S101  # it wrote the file
-            parts[position[load_identity(entry.key).public.hex()]] = entry.part
+            parts[position[load_identity(entry.key).public]] = entry.part
     return parts
 
 
 def final_lines(result: Mapping[str, Any]) -> list[str]:
-    beside = result["accuracy_without_noise"]
-    five = result["networked_round"]
+    beside, five = result["accuracy_without_noise"], result["networked_round"]
+    without_noise = f", {beside:.3f} for the same training without noise" if beside is not None else ""
+    networked = "could not be measured"
+    if five is not None:
+        networked = f"{five['key_to_sum_s']:.2f} s from the first key to the sum, 5 participants in 5 processes, "
+        networked += f"d = {five['dim']:,}"
+    coordinator, budget, released = (result[f"epsilon_{name}"] for name in ("coordinator", "budget", "released"))
+    names = {"colluders": "A", "clients": "participants", "min_survivors": "min_survivors"}
+    plan = {"mechanism": DDGAUSS} | {name: result[key] for name, key in names.items()}
     return [
-        f"accuracy            {result['accuracy']:.3f}"
-        + (f", {beside:.3f} for the same training without noise" if beside is not None else ""),
-        *epsilon_lines(
-            result["epsilon_coordinator"],
-            result["epsilon_budget"],
-            result["epsilon_released"],
-            result["delta"],
-            {
-                "mechanism": DDGAUSS,
-                "colluders": result["A"],
-                "clients": result["participants"],
-                "min_survivors": result["min_survivors"],
-            },
-            all_rounds=True,  # or its budget is spent
-        ),
+        f"accuracy            {result['accuracy']:.3f}{without_noise}",
+        *epsilon_lines(coordinator, budget, released, result["delta"], plan, all_rounds=True),  # or its budget is spent
         f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
         f"{result['wall_s']:.0f} s with start and the baseline",
         "dropouts            "
         + dropout_words(result["dropouts"], result["rounds_with_dropouts"], result["attempts_aborted"]),
         f"key to sum          {result['key_to_sum_s']:.2f} s, {result['participants']} participants in "
         f"{result['processes']} processes",
-        "networked round     "
-        + (
-            f"{five['key_to_sum_s']:.2f} s from the first key to the sum, 5 participants in 5 processes, "
-            f"d = {five['dim']:,}"
-            if five is not None
-            else "could not be measured"
-        ),
+        f"networked round     {networked}",
         f"upload              {result['upload_bytes']:,.0f} bytes a participant a round, of it the vector "
         f"{result['vector_bytes']:,.0f} (d x B / 8 = {result['vector_floor_bytes']:,.0f})",
         f"memory              coordinator {result['coordinator_peak_rss_mb']:.0f} MB, largest client process "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +12,21 @@ from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from runtime.text import aligned, folded, terminal_width
+from secagg.parameters import (
+    FEWEST_COLLUDERS,
+    HARARY,
+    SMALL_COHORT,
+    assumed_colluders,
+    choose_graph,
+    complete_graph_threshold,
+    default_min_survivors,
+    signatures_needed,
+    sparse_sharing,
+)
+from secagg.shamir import PRIME
+from secagg.sharing import ADVERSARIES, MALICIOUS, Sharing, conditions, connected_degree, k_regular, published
+from sordino.lab.bench import ring_attack
+from sordino.planning.notes import percent, smallest
 from wire.guarantee import CURIOUS_TRUST
 
 LARGEST = 10**6
@@ -41,54 +57,35 @@ class GraphOptions(Table):
     )
 
 
-def graph_figures(
-    clients: int,
-    adversarial: float,
-    dropout: float,
-    adversary: str,
-    min_survivors: int | None = None,
-    *,
-    sigma: int = 40,
-    eta: int = 20,
-    grinding: int = 80,
-) -> dict[str, Any]:
+def graph_figures(options: GraphOptions) -> dict[str, Any]:
     """The figures under their stable JSON names. Raises Failure: no graph keeps the promises for so few survivors."""
-    from secagg.parameters import FEWEST_COLLUDERS, assumed_colluders, signatures_needed
-    from secagg.shamir import PRIME
-    from secagg.sharing import ADVERSARIES, MALICIOUS, published
-
-    survivors = _planned(clients, dropout) if min_survivors is None else min_survivors
+    clients, dropout, adversary = options.clients, options.dropout, options.adversary
+    survivors = _planned(clients, dropout) if options.min_survivors is None else options.min_survivors
     if survivors > clients:
         raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")
-    colluders = max(assumed_colluders(clients, adversarial, dropout), FEWEST_COLLUDERS)
+    colluders = max(assumed_colluders(clients, options.adversarial, dropout), FEWEST_COLLUDERS)
     if clients <= colluders:
         reason = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
         if colluders > FEWEST_COLLUDERS:
             reason = f"{clients} clients are too few if {colluders} of them may collude."
         raise Failure(ExitCode.INFEASIBLE, reason, f"invite at least {colluders + 1}")
-    bits = {"sigma": sigma, "eta": eta, "grinding": grinding}
-    drops = clients - survivors
-    all_three = {one: _sharing(clients, colluders, drops, one, bits) for one in ADVERSARIES}
+    all_three = {one: _sharing(options, colluders, survivors, one) for one in ADVERSARIES}
     chosen = all_three[adversary]
     signatures = signatures_needed(clients, colluders) if adversary == MALICIOUS else 0
     if max(chosen["threshold"], signatures) > survivors:
-        raise _too_few_survivors(chosen, clients, colluders, survivors, signatures, adversary, bits)
-    rule = None if adversary == MALICIOUS else published(clients, adversarial, dropout, adversary)
+        raise _too_few_survivors(options, chosen, colluders, survivors, signatures)
+    rule = None if adversary == MALICIOUS else published(clients, options.adversarial, dropout, adversary)
     return {
-        "clients": clients,
-        "adversarial": adversarial,
-        "dropout": dropout,
-        "adversary": adversary,
+        **options.model_dump(exclude={"rings"}),
         "min_survivors": survivors,
         "colluders": colluders,
-        "drops": drops,
+        "drops": clients - survivors,
         **chosen,
         "signatures": signatures,
-        **bits,
         "published_degree": rule and rule.degree,
         "published_threshold": rule and rule.threshold,
         "adversaries": all_three,
-        "plan": _study_plan(clients, colluders, dropout, adversary),
+        "plan": _study_plan(options, colluders),
         "warnings": [f"no round has more than {PRIME - 1:,} participants"] if clients >= PRIME else [],
     }
 
@@ -98,37 +95,26 @@ def _planned(clients: int, dropout: float) -> int:
     return math.ceil((1 - Fraction(repr(float(dropout)))) * clients)
 
 
-def _study_plan(clients: int, colluders: int, dropout: float, adversary: str) -> dict[str, Any] | None:
+def _study_plan(options: GraphOptions, colluders: int) -> dict[str, Any] | None:
     """What `sordino plan` takes, whose min_survivors independent dropouts rarely miss; None for too many clients."""
-    from secagg.parameters import HARARY, choose_graph, complete_graph_threshold, default_min_survivors, sparse_sharing
-    from secagg.shamir import PRIME
-
+    clients = options.clients
     if clients >= PRIME:
         return None
-    survivors = default_min_survivors(clients, colluders, dropout)
-    chosen = choose_graph(clients, colluders, survivors, adversary)
-    degree, threshold = clients - 1, complete_graph_threshold(clients, colluders)
-    if chosen == HARARY and (ring := sparse_sharing(clients, colluders, survivors, adversary)):
-        degree, threshold = ring.degree, ring.threshold
-    return {"min_survivors": survivors, "graph": chosen, "degree": degree, "threshold": threshold}
+    survivors = default_min_survivors(clients, colluders, options.dropout)
+    chosen = choose_graph(clients, colluders, survivors, options.adversary)
+    sharing = Sharing(clients - 1, complete_graph_threshold(clients, colluders))
+    if chosen == HARARY:
+        sharing = sparse_sharing(clients, colluders, survivors, options.adversary) or sharing
+    return {"min_survivors": survivors, "graph": chosen, **asdict(sharing)}
 
 
 def _too_few_survivors(
-    chosen: dict[str, Any],
-    clients: int,
-    colluders: int,
-    survivors: int,
-    signatures: int,
-    adversary: str,
-    bits: dict[str, int],
+    options: GraphOptions, chosen: dict[str, Any], colluders: int, survivors: int, signatures: int
 ) -> Failure:
     """Why no sum of this few survivors can be opened, and the fewest with which one can."""
-    from secagg.parameters import SMALL_COHORT, complete_graph_threshold
-    from sordino.planning.notes import smallest
-
+    clients = options.clients
     by_signatures = signatures > chosen["threshold"]
-    needed = signatures if by_signatures else chosen["threshold"]
-    what = f"the number of signatures {needed}" if by_signatures else f"the threshold {needed}"
+    what = f"the number of signatures {signatures}" if by_signatures else f"the threshold {chosen['threshold']}"
     if chosen["graph"] == "complete" and not by_signatures:
         why = f"no ring has fewer than {SMALL_COHORT} participants"
         if clients >= SMALL_COHORT:
@@ -137,12 +123,11 @@ def _too_few_survivors(
     reason = f"{what} for {clients} clients, of whom {colluders} may collude, is above min_survivors {survivors}."
     least = max(complete_graph_threshold(clients, colluders), signatures)  # enough on the complete graph
     if least > clients:
-        return Failure(
-            ExitCode.INFEASIBLE, reason, f"invite at least {colluders + 2} clients, or use a lower --adversarial"
-        )
+        instead = f"invite at least {colluders + 2} clients, or use a lower --adversarial"
+        return Failure(ExitCode.INFEASIBLE, reason, instead)
 
     def shared(number: int) -> dict[str, Any]:
-        return _sharing(clients, colluders, clients - number, adversary, bits)
+        return _sharing(options, colluders, number, options.adversary)
 
     # Below that many only on a ring, which holds from some number on.
     high = smallest(max(survivors, signatures - 1), least, lambda number: shared(number)["threshold"] <= number)
@@ -151,26 +136,22 @@ def _too_few_survivors(
     return Failure(ExitCode.INFEASIBLE, reason, instead)
 
 
-def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dict[str, int]) -> dict[str, Any]:
+def _sharing(options: GraphOptions, colluders: int, survivors: int, adversary: str) -> dict[str, Any]:
     """Graph, degree and threshold, as `secagg.parameters.RoundParameters.sharing` takes them, with the reasons."""
-    from secagg.parameters import SMALL_COHORT, complete_graph_threshold
-    from secagg.sharing import conditions, connected_degree, k_regular
-
-    small = clients < SMALL_COHORT
-    found = None if small else k_regular(clients, colluders, drops, adversary, **bits)
+    clients, small = options.clients, options.clients < SMALL_COHORT
+    about = (clients, colluders, clients - survivors, adversary)
+    sigma, eta, grinding = options.sigma, options.eta, options.grinding
+    found = None if small else k_regular(*about, sigma=sigma, eta=eta, grinding=grinding)
     if found is None:
         return {
             "graph": "complete",
             "degree": clients - 1,
             "threshold": complete_graph_threshold(clients, colluders),
             "set_by": "small" if small else "infeasible",
-            "connected_degree": None,
-            "corrupt_neighbours": None,
-            "answering_neighbours": None,
+            **dict.fromkeys(("connected_degree", "corrupt_neighbours", "answering_neighbours")),
         }
-    security = {"sigma": bits["sigma"], "grinding": bits["grinding"]}
-    connected = connected_degree(clients, colluders, drops, adversary, **security)
-    at = conditions(clients, colluders, drops, adversary, found.degree, **bits)
+    connected = connected_degree(*about, sigma=sigma, grinding=grinding)
+    at = conditions(*about, found.degree, sigma=sigma, eta=eta, grinding=grinding)
     return {
         "graph": "harary",
         "degree": found.degree,
@@ -183,12 +164,12 @@ def _sharing(clients: int, colluders: int, drops: int, adversary: str, bits: dic
 
 
 def attack_figures(figures: dict[str, Any], rings: int) -> dict[str, Any]:
-    from sordino.lab.bench.ring_attack import Setting, play
-
     if figures["graph"] == "complete":
         raise InputFailure("--rings: the complete graph has no ring that could be cut; leave it out.")
     names = ("colluders", "drops", "adversary", "degree", "threshold")
-    attack = play(Setting(members=figures["clients"], **{name: figures[name] for name in names}), rings)
+    attack = ring_attack.play(
+        ring_attack.Setting(members=figures["clients"], **{name: figures[name] for name in names}), rings
+    )
     bits = figures["sigma"] + 1 + (figures["grinding"] if figures["adversary"] == "malicious" else 0)
     attack["ok"] = attack["ok"] and max(attack["cut_bound"], attack["open_bound"]) <= 2.0**-bits
     return attack
@@ -196,8 +177,6 @@ def attack_figures(figures: dict[str, Any], rings: int) -> dict[str, Any]:
 
 def graph_lines(figures: dict[str, Any]) -> list[str]:
     """What is printed, at most as wide as `runtime.text.terminal_width`."""
-    from sordino.planning.notes import percent
-
     width = terminal_width()
     clients, degree, complete = figures["clients"], figures["degree"], figures["graph"] == "complete"
     graph = "complete graph" if complete else f"ring (k-regular), {percent(degree / (clients - 1))} of the others"
@@ -206,10 +185,10 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
         f"{clients:,} participants, {figures['colluders']:,} of whom may collude with a {figures['adversary']} "
         f"coordinator; {drops} may drop out: {graph}."
     )
-    lines = [*folded(head, width), "", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
-    lines += folded(_set_by(figures), width)
+    lines = [*folded(head), "", *("  " + line for line in aligned(_reasons(figures), width - 2)), ""]
+    lines += folded(_set_by(figures))
     if figures["adversary"] == "curious":
-        lines += folded(f"A curious coordinator is trusted: {CURIOUS_TRUST}.", width)
+        lines += folded(f"A curious coordinator is trusted: {CURIOUS_TRUST}.")
     lines += ["", f"  {'coordinator':<16}{'neighbours':>10}{'threshold':>11}  graph     degree due to"]
     for name, one in figures["adversaries"].items():
         lines.append(
@@ -227,7 +206,7 @@ def graph_lines(figures: dict[str, Any]) -> list[str]:
             f"A study's plan for this dropout: min_survivors {plan['min_survivors']:,}, which independent dropouts "
             f"rarely miss, {shared}, threshold {plan['threshold']:,}."
         )
-    lines += [line for remark in remarks for line in ("", *folded(remark, width))]
+    lines += [line for remark in remarks for line in ("", *folded(remark))]
     if "attack" in figures:
         lines += ["", *_attack_lines(figures["attack"], width)]
     return lines
@@ -284,8 +263,6 @@ def _connectivity(figures: dict[str, Any]) -> str:
 
 
 def _set_by(figures: dict[str, Any]) -> str:
-    from secagg.parameters import SMALL_COHORT
-
     security = f"2^-{figures['sigma']}"
     if figures["adversary"] == "malicious":
         security += f" against a coordinator that tries 2^{figures['grinding']} rings"

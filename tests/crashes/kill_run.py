@@ -28,7 +28,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from authority.new_study import make_local_study, new_study
@@ -39,7 +41,7 @@ from runtime.child_process import child_environment
 from runtime.durable import open_to_read
 from runtime.processes import free_port
 from tests.crashes.crash_checks import Files, Record, all_wrong, cut_off
-from tests.crashes.victim import PHASES, STARTING, WAYS, Victim
+from tests.crashes.recorded_study import ANSWERS
 from tests.support.running_study import put_on_one_host
 from wire import coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXCLUDED
@@ -48,6 +50,106 @@ PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them
 COLLUDERS = 2
 VERIFY_EVERY = 10
+
+
+POLL_S = 0.0005
+WAYS = {"clock": 0.15, "any": 0.2, "event": 0.35, "file": 0.3}
+MOMENTS = [
+    *(("asked", kind) for kind in ("round_start", "cohort_keys", "neighbour_shares")),
+    *(("asked", kind) for kind in ("upload_credit", "survivor_sets", "unmasking_request", "round_end")),
+    *(("said", kind) for kind in (*ANSWERS, "upload")),
+    ("chunk", None),
+    ("opened", None),
+    ("ready", None),
+]
+STARTING, BETWEEN = "starting", "between rounds"
+PHASE_AFTER = {
+    "round_start": "AdvertiseKeys",
+    "cohort_keys": "ShareKeys",
+    "neighbour_shares": "MaskedInputCollection",
+    "survivor_sets": "ConsistencyCheck",
+    "unmasking_request": "Unmasking",
+    "round_end": BETWEEN,
+}
+PHASES = (STARTING, BETWEEN, *(phase for phase in PHASE_AFTER.values() if phase != BETWEEN))
+
+
+@dataclass
+class Victim:
+    """One client process that is killed, as its supervisor knows it.
+
+    Attributes:
+        started_at: of a process that has not advertised keys yet; None for the very first.
+        returns: for each earlier life, when it was restarted and when it advertised keys.
+    """
+
+    home: Path
+    identities: frozenset[str]
+    facts: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    phase: str = STARTING
+    started_at: float | None = None
+    kills: int = 0
+    restarts: int = 0
+    returns: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.home / "journal.sqlite", self.home / "ledger.sqlite"
+
+    def note(self, fact: dict[str, Any]) -> None:
+        """Take a fact about one of its participants."""
+        what, kind = fact["what"], fact.get("kind")
+        if what == "opened":
+            self.phase = BETWEEN
+        elif what == "asked" and not fact["again"]:
+            self.phase = PHASE_AFTER.get(kind or "", self.phase)
+        elif what == "said" and kind == "advertise_keys" and self.started_at is not None:
+            self.returns.append((self.started_at, fact["at"]))
+            self.started_at = None
+        self.facts.put_nowait(fact)
+
+    async def instant(self, way: str, draw: random.Random) -> None:
+        """Wait for the instant at which this life ends, chosen in one of `WAYS`."""
+        if way == "clock":
+            await asyncio.sleep(draw.uniform(0, 2.5))
+        elif way == "any":
+            await self._until(("ready", None))
+            await asyncio.sleep(draw.uniform(0, 2))
+        elif way == "event":
+            moment = draw.choice(MOMENTS)
+            for _ in range(1 if moment[0] in ("opened", "ready") else draw.randint(1, 3)):
+                await self._until(moment)
+            await asyncio.sleep(draw.choice([0, draw.uniform(0, 0.005), draw.uniform(0, 0.03)]))
+        else:
+            await self._changes(draw.randint(1, 40))
+
+    async def _until(self, moment: tuple[str, str | None]) -> None:
+        while True:
+            fact = await self.facts.get()
+            if (fact["what"], fact.get("kind")) == moment and not fact.get("again"):
+                return
+
+    async def _changes(self, count: int) -> None:
+        journal, ledger = self.files
+        watched = [
+            *(path.with_name(path.name + "-wal") for path in (journal, ledger)),
+            *(ledger.with_name(ledger.name + end) for end in (".head", ".head.new")),
+            *self.files,
+        ]
+        before = [_state(path) for path in watched]
+        while count > 0:
+            await asyncio.sleep(POLL_S)
+            now = [_state(path) for path in watched]
+            count -= sum(old != new for old, new in zip(before, now, strict=True))
+            before = now
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class KillRun:
@@ -253,15 +355,25 @@ class KillRun:
 
     # ------------------------------------------------------------ the end
 
-    def _outages(self) -> list[tuple[float, float]]:
-        """Return the times from each kill of the coordinator to its next attempt, or to where it went on with one."""
+    def _returns(self) -> tuple[list[float], float]:
+        """Seconds from each restart to keys of a new round, ascending, and the most of them; the first without those
+        while the coordinator was away: from a kill of it to its next attempt, or to where it went on with one.
+        """
         began = [e["at"] for e in self._record.events if e["event"] in ("attempt_started", "attempt_resumed")]
-        return [
+        outages = [
             (killed, min((at for at in began if at > killed), default=math.inf))
             for killed in self._coordinator_killed_at
         ]
+        times = [one for victim in self._victims for one in victim.returns]
+        alone = [
+            back - started
+            for started, back in times
+            if not any(started <= end and begin <= back for begin, end in outages)
+        ]
+        return sorted(alone), max((back - started for started, back in times), default=0.0)
 
     def _figures(self, seconds: float) -> dict[str, Any]:
+        """What came of the run, under the names of the table's rows."""
         places = [victim.files for victim in self._victims]
         files = Files.read([*places, (self._staying / "journal.sqlite", self._staying / "ledger.sqlite")])
         wrong = all_wrong(self._record, files)
@@ -269,41 +381,32 @@ class KillRun:
         victims = self._by_identity.keys()
         own, record = Files.read(places), self._record
         events = Counter(event["event"] for event in record.events)
-        all_returns = [times for victim in self._victims for times in victim.returns]
-        returns = sorted(
-            back - started
-            for started, back in all_returns
-            if not any(started <= end and begin <= back for begin, end in self._outages())
-        )
+        returns, slowest_s = self._returns()
         return {
-            "kills": sum(victim.kills for victim in self._victims),
-            "by_phase": {phase: self._phases[phase] for phase in PHASES},
-            "by_way": dict(self._ways),
-            "coordinator_kills": len(self._coordinator_killed_at),
+            "kills of client processes": sum(victim.kills for victim in self._victims),
+            "by the phase that they hit": {phase: self._phases[phase] for phase in PHASES},
+            "by how the instant was chosen": dict(self._ways),
+            "kills of the coordinator": len(self._coordinator_killed_at),
             "restarts": sum(victim.restarts for victim in self._victims),
-            "restarts_refused": len(self._refused),
-            "rounds_completed": events["round_completed"],
-            "attempts_aborted": events["attempt_aborted"],
-            "attempts_joined": len(own.joined),
-            "attempts_heard_of": len({key for key, _ in record.said if key[0] in victims}),
-            "charges": len(own.with_row(CHARGE)),
-            "charges_taken_back": len(own.with_row(EXCLUDED)),
-            "uploads": len([key for key in record.uploads if key[0] in victims]),
-            "uploads_without_charge": len(wrong.get("charged_before_upload", [])),
-            "unmasking_replies": len([key for key in record.keys("unmasking") if key[0] in victims]),
-            "different_answers": len(wrong.get("one_message_each", [])) + len(wrong.get("answered_once", [])),
-            "asked_again": record.asked_again,
-            "refused_again": record.refused[pb.REFUSAL_CODE_ALREADY_JOINED],
-            "cut_off": cut_off(record, own),
-            "verified": self._verified,
-            "verified_by_command": self._commands,
-            "returns": len(returns),
-            "median_return_s": round(returns[len(returns) // 2], 2) if returns else None,
-            "slowest_return_s": round(returns[-1], 2) if returns else None,
-            "slowest_return_with_coordinator_s": round(
-                max((back - started for started, back in all_returns), default=0.0), 2
-            ),
-            "seconds": round(seconds, 1),
+            "restarts refused": len(self._refused),
+            "rounds completed": events["round_completed"],
+            "attempts aborted": events["attempt_aborted"],
+            "attempts joined by killed participants": len(own.joined),
+            "charges of theirs": len(own.with_row(CHARGE)),
+            "charges of theirs taken back": len(own.with_row(EXCLUDED)),
+            "uploads of theirs that began": len([key for key in record.uploads if key[0] in victims]),
+            "uploads without a charge": len(wrong.get("charged_before_upload", [])),
+            "unmasking replies of theirs": len([key for key in record.keys("unmasking") if key[0] in victims]),
+            "two different answers": len(wrong.get("one_message_each", [])) + len(wrong.get("answered_once", [])),
+            "lost attempts asked about again": record.asked_again,
+            "of them refused": record.refused[pb.REFUSAL_CODE_ALREADY_JOINED],
+            "kills between a write and its message": cut_off(record, own),
+            "files checked": self._verified,
+            "of them by `budget verify`": self._commands,
+            "seconds from a restart to keys of a new round, median": round(median_high(returns or [0.0]), 2),
+            "the slowest": round(max(returns, default=0.0), 2),
+            "the slowest while the coordinator was away too": round(slowest_s, 2),
+            "seconds in all": round(seconds, 1),
             "wrong": wrong,
         }
 
@@ -347,32 +450,11 @@ async def _end(process: asyncio.subprocess.Process | None) -> None:
 def table(figures: dict[str, Any]) -> list[str]:
     """Return the figures as rows of a Markdown table."""
 
-    def listed(name: str) -> str:
-        return ", ".join(f"{what} {count}" for what, count in figures[name].items())
+    def cell(value: Any) -> str:
+        return ", ".join(f"{what} {count}" for what, count in value.items()) if isinstance(value, dict) else str(value)
 
-    rows = {
-        "kills of client processes": figures["kills"],
-        "by the phase that they hit": listed("by_phase"),
-        "by how the instant was chosen": listed("by_way"),
-        "kills of the coordinator": figures["coordinator_kills"],
-        "restarts / refused": f"{figures['restarts']} / {figures['restarts_refused']}",
-        "rounds completed / attempts aborted": f"{figures['rounds_completed']} / {figures['attempts_aborted']}",
-        "attempts joined by killed participants": figures["attempts_joined"],
-        "charges of theirs / taken back": f"{figures['charges']} / {figures['charges_taken_back']}",
-        "uploads of theirs that began": figures["uploads"],
-        "uploads without a charge": figures["uploads_without_charge"],
-        "unmasking replies of theirs": figures["unmasking_replies"],
-        "two different answers": figures["different_answers"],
-        "lost attempts asked about again / refused": f"{figures['asked_again']} / {figures['refused_again']}",
-        "kills between a write and its message": listed("cut_off"),
-        "files checked / by `budget verify`": f"{figures['verified']} / {figures['verified_by_command']}",
-        "from a restart to keys of a new round, median / slowest": (
-            f"{figures['median_return_s']} s / {figures['slowest_return_s']} s"
-        ),
-        "the slowest while the coordinator was away too": f"{figures['slowest_return_with_coordinator_s']} s",
-        "time": f"{figures['seconds']} s",
-    }
-    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+    rows = (f"| {name} | {cell(value)} |" for name, value in figures.items() if name != "wrong")
+    return ["| | |", "|---|---|", *rows]
 
 
 def main(arguments: list[str] | None = None) -> int:

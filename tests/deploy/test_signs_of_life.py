@@ -52,13 +52,13 @@ def until_said(tmp_path: Path, words: str) -> None:
     assert wait_for(lambda: words in said.read_text(), PATIENCE_S), said.read_text()
 
 
-def lives(tmp_path: Path) -> bool:
-    """Whether it touches the file again and again, as long as it waits for what it says it waits for."""
-    for _ in range(3):
-        (tmp_path / "health").unlink(missing_ok=True)
-        if not wait_for((tmp_path / "health").exists, 5):
-            return False
-    return True
+def shows_life(tmp_path: Path, environment: dict[str, str], words: str, *arguments: str | Path) -> None:
+    """It touches the file again and again, as long as it waits for what it says it waits for."""
+    with started(tmp_path, environment, *arguments):
+        until_said(tmp_path, words)
+        for _ in range(3):
+            (tmp_path / "health").unlink(missing_ok=True)
+            assert wait_for((tmp_path / "health").exists, 5)
 
 
 def test_a_client_that_waits_to_be_admitted(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -67,45 +67,29 @@ def test_a_client_that_waits_to_be_admitted(tmp_path: Path, environment: dict[st
     with port_in_thread(tmp_path / "port", authority, signs=False) as (where, _):
         code = authority.code().to_text()
         asks = ("join", where.address, "--code", code, "--yes", "--service", "--home", tmp_path / "home")
-        with started(tmp_path, environment, *asks):
-            until_said(tmp_path, "waiting for the study's authority to sign")
-            assert lives(tmp_path)
-        with started(tmp_path, environment, "join", "--home", tmp_path / "home"):  # the same, begun before
-            until_said(tmp_path, "waiting for the study's authority to sign")
-            assert lives(tmp_path)
+        for command in (asks, ("join", "--home", tmp_path / "home")):  # the second: the same, begun before
+            shows_life(tmp_path, environment, "waiting for the study's authority to sign", *command)
 
 
 def test_a_client_that_waits_for_the_coordinator_or_the_socket(tmp_path: Path, environment: dict[str, str]) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     asks = ("join", nobody, "--yes", "--service", "--desk", tmp_path / "desk", "--home", tmp_path / "home")
-    with started(tmp_path, environment, *asks):
-        until_said(tmp_path, "Trying again for")
-        assert lives(tmp_path)
+    shows_life(tmp_path, environment, "Trying again for", *asks)
     (tmp_path / "port").mkdir()
-    with (
-        port_in_thread(tmp_path / "port", Authority()) as (where, _),
-        started(tmp_path, environment, "join", where.address, *asks[2:]),
-    ):
-        until_said(tmp_path, "Waiting for the authority's socket")
-        assert lives(tmp_path)
+    with port_in_thread(tmp_path / "port", Authority()) as (where, _):
+        shows_life(tmp_path, environment, "Waiting for the authority's socket", "join", where.address, *asks[2:])
 
 
 @pytest.mark.parametrize("options", [(), ("--service",)])
 def test_the_coordinator_is_away(tmp_path: Path, environment: dict[str, str], options: tuple[str, ...]) -> None:
     home = make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}") / "hosts" / "host-01"
-    with started(tmp_path, environment, "join", "--home", home, *options):
-        until_said(tmp_path, "coordinator away")
-        assert lives(tmp_path)
+    shows_life(tmp_path, environment, "coordinator away", "join", "--home", home, *options)
 
 
 def test_an_authority_that_asks_every_hour(tmp_path: Path, environment: dict[str, str]) -> None:
     home = tmp_path / "authority"
-    founds = ("authority", "init", home, "--study", "s", "--coordinator", f"localhost:{free_port()}")
-    with started(tmp_path, environment, *founds) as made:
-        assert made.wait(PATIENCE_S) == 0
-    with started(tmp_path, environment, "authority", "run", home, "--every", "1h"):
-        until_said(tmp_path, "can't be reached")
-        assert lives(tmp_path)
+    in_a_process("authority", "init", home, "--study", "s", "--coordinator", f"localhost:{free_port()}")
+    shows_life(tmp_path, environment, "can't be reached", "authority", "run", home, "--every", "1h")
 
 
 @pytest.mark.parametrize("party", ["coordinator", "authority"])
@@ -115,8 +99,7 @@ def test_a_service_tells_systemd_that_it_is_ready_and_how_it_goes(
     home, status = tmp_path / "authority", "STATUS=the authority of s asks"
     command: tuple[str | Path, ...] = ("authority", "run", home, "--service")
     if party == "authority":
-        founds = ("authority", "init", home, "--study", "s", "--coordinator", f"localhost:{free_port()}")
-        in_a_process(*founds)
+        in_a_process("authority", "init", home, "--study", "s", "--coordinator", f"localhost:{free_port()}")
     else:
         status = "STATUS=waiting for participants"
         command = ("serve", make_folder(tmp_path / "study", listen=f"127.0.0.1:{free_port()}"), "--service")

@@ -24,18 +24,16 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from tests.fuzz.target import Target
-
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.fuzz import corpus
+from tests.fuzz.corpus import ROOT
+from tests.fuzz.target import Dice, Target, targets
 
 CRASHES: Final = ROOT / "build" / "fuzz"
 _HANG_S: Final = 20  # on a machine that does other things as well
 _MEMORY_MB: Final = 1536
 _MEMORY_FOLDER: Final = "/dev/shm"
-_INSTRUMENTED: Final = ("secagg", "mechanisms", "wire", "learning", "server", "client")
 
 
 @dataclass
@@ -56,9 +54,6 @@ def main() -> int:
     options = _options()
     if options.fuzz:
         return _fuzz_here(options.fuzz, options.arguments)
-    from tests.fuzz import corpus
-    from tests.fuzz.target import targets
-
     known = targets()
     names = options.arguments or list(known)
     if options.replay or options.keep:
@@ -98,13 +93,9 @@ def main() -> int:
         reports.append(_fuzz(name, options.seconds))
         print(_line(reports[-1]), flush=True)
     crashed = [path for report in reports for path in report.crashes]
-    kept = sum(report.kept for report in reports)
-    print(
-        f"{sum(report.executions for report in reports)} executions, {kept} inputs kept, "
-        f"{len(crashed)} crashing inputs in {CRASHES.relative_to(ROOT)}"
-        if crashed
-        else f"{sum(report.executions for report in reports)} executions, {kept} inputs kept, no crash"
-    )
+    executions, kept = sum(report.executions for report in reports), sum(report.kept for report in reports)
+    end = f"{len(crashed)} crashing inputs in {CRASHES.relative_to(ROOT)}" if crashed else "no crash"
+    print(f"{executions} executions, {kept} inputs kept, {end}")
     for path in crashed:
         print(f"  python -m tests.fuzz.run --replay {path.parent.name} {path.relative_to(ROOT)}")
     return 1 if crashed else 0
@@ -142,9 +133,6 @@ def _line(report: Report) -> str:
 
 
 def _fuzz(name: str, seconds: int) -> Report:
-    from tests.fuzz import corpus
-    from tests.fuzz.target import targets
-
     target = targets()[name]
     crashes = CRASHES / name
     crashes.mkdir(parents=True, exist_ok=True)
@@ -190,8 +178,6 @@ def _fuzz(name: str, seconds: int) -> Report:
 
 
 def _kept(target: Target, new: list[bytes]) -> list[bytes]:
-    from tests.fuzz import corpus
-
     room = corpus.ROOM - sum(map(len, corpus.inputs(target)))
     chosen = corpus.fewest(target, new, corpus.reached_by(target, corpus.begin(target)), room)
     for data in chosen:
@@ -200,9 +186,6 @@ def _kept(target: Target, new: list[bytes]) -> list[bytes]:
 
 
 def _tidy(name: str) -> None:
-    from tests.fuzz import corpus
-    from tests.fuzz.target import targets
-
     target = targets()[name]
     before = corpus.inputs(target)
     reached = corpus.reached_by(target, target.seeds())
@@ -223,10 +206,8 @@ def _fuzz_here(name: str, arguments: list[str]) -> int:
     """Never returns: libFuzzer ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=list(_INSTRUMENTED), enable_loader_override=False):
-        from tests.fuzz.target import Dice, targets
-
-        target = targets()[name]
+    with atheris.instrument_imports(include=list(corpus.PACKAGES), enable_loader_override=False):
+        target = targets()[name]  # imports the packages
     form = target.mutate
 
     def mutate(data: bytes, largest: int, seed: int) -> bytes:

@@ -13,9 +13,8 @@ from learning.device import chosen_threads
 from learning.tasks.softmax_regression import SoftmaxRegression
 from secagg.server_phases import MaskedInputCollection
 from sordino.lab.bench import noise, paths, primitives, secagg, training
-from sordino.lab.bench.bounds import BOUNDS, broken
-from sordino.lab.bench.figure import draw_comparisons, draw_ratios
-from sordino.lab.bench.timing import Spread, beside, seconds_each
+from sordino.lab.bench.text import draw_comparisons, draw_ratios
+from sordino.lab.bench.timing import BOUNDS, Spread, beside, broken, seconds_each
 from tests.support.commands import Run, in_a_process, output
 from wire.study import upload_bytes
 

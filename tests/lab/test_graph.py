@@ -10,9 +10,17 @@ import pytest
 from runtime.failure import ExitCode, Failure
 from secagg.parameters import RoundParameters
 from secagg.sharing import ADVERSARIES, Sharing
-from sordino.lab.graph import graph_figures, graph_lines
+from sordino.lab import graph
+from sordino.lab.graph import GraphOptions, graph_lines
 from tests.support.commands import Run, output, refusal, says
 from wire.study import plan_study, round_parameters
+
+
+def graph_figures(
+    clients: int, adversarial: float, dropout: float, adversary: str, min_survivors: int | None = None
+) -> dict[str, Any]:
+    given = {"clients": clients, "adversarial": adversarial, "dropout": dropout, "adversary": adversary}
+    return graph.graph_figures(GraphOptions.model_validate(given | {"min_survivors": min_survivors}))
 
 
 def test_the_names_that_scripts_rely_on(run: Run) -> None:
@@ -173,7 +181,7 @@ def test_the_attack_is_played(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_attack_that_succeeds_too_often_fails_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The published degree for random drops, under a coordinator that chooses them."""
-    monkeypatch.setattr("secagg.sharing.k_regular", lambda *_, **__: Sharing(78, 52))
+    monkeypatch.setattr("sordino.lab.graph.k_regular", lambda *_, **__: Sharing(78, 52))
     code, out, told = run("graph", "--clients", 1000, "--rings", 50, "--json")
     assert code == ExitCode.BOUND
     assert json.loads(out.splitlines()[0])["attack"]["cuts"] == 50

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import pytest
 
+import server.journal
+from client.study_terms import SharedRoster
 from mechanisms.encoder import Encoder
 from runtime.failure import ExitCode, Failure
 from runtime.settings_keys import settings_keys
 from secagg.messages import PHASES
 from server.events import (
     AttemptAborted,
+    Event,
     ParticipantConnected,
     ParticipantExcluded,
     ParticipantLost,
@@ -26,13 +33,15 @@ from server.events import (
     PhaseStarted,
 )
 from server.study_view import StudyView
+from sordino.lab.loadtest import run as run_module
 from sordino.lab.loadtest.availability import Availability, Presence, read_trace
+from sordino.lab.loadtest.client_process import ParticipantGroup
 from sordino.lab.loadtest.display import final_lines
-from sordino.lab.loadtest.disturbances import Recovery, due
+from sordino.lab.loadtest.disturbances import Recovery, due, storms_come, strike
 from sordino.lab.loadtest.faults import WAYS, Cheats, Link, Storm, Stragglers, messages_of, upload_of
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 from sordino.lab.loadtest.study import check_can_end, load_study
-from sordino.lab.loadtest.summary import Outcomes, broken_bounds
+from sordino.lab.loadtest.summary import GROWTH, Outcomes, broken_bounds
 from sordino.lab.loadtest.sums import noise_in
 from tests.lab.test_loadtest import OPTIONS, all_connected, all_right, attempt_events, dropped, feed, result_of, without
 from tests.support.commands import Run, says
@@ -76,7 +85,7 @@ def test_stragglers_are_drawn_anew_and_are_nobody_who_leaves_or_cheats() -> None
 
 def test_storms_come_in_the_order_in_which_both_sides_count_them() -> None:
     storms = (Storm(round=2), Storm(round=2, at="unmasking"), Storm(round=1, share=0.5))
-    options = LoadOptions(clients=20, storms=storms).in_order()
+    options = LoadOptions(clients=20, storms=storms)
     options.check()
     assert [(one.round, one.at) for one in options.storms] == [(1, "between"), (2, "unmasking"), (2, "between")]
     assert len(options.struck(options.storms[0])) == 10
@@ -358,7 +367,7 @@ def test_rounds_are_counted_over_a_crash() -> None:
     feed(outcomes, all_connected(1025.0), attempt_events(2, 2))
     ends = [(one.round, one.attempt, one.completed) for one in outcomes.rounds]
     assert ends == [(1, 1, True), (2, 1, False), (2, 2, True)]
-    assert outcomes.reasons == {"ShareKeys: the coordinator was started again": 1}
+    assert outcomes.figures()["reasons"] == {"ShareKeys: the coordinator was started again": 1}
 
 
 def test_a_recovery_lasts_until_the_last_one_is_back() -> None:
@@ -395,7 +404,7 @@ def test_noise_is_held_against_its_shares_and_a_mask_is_no_noise() -> None:
     assert noise_in(plan, 1, 16, 16, Encoder(plan, bytes(32)).decode(masked, 16).mean * 16).ratio > 2
 
 
-GREW = dict.fromkeys(("server_rss_mb", "server_files", "server_tasks", "journal_bytes"), (100, 109))
+GREW = dict.fromkeys(GROWTH, (100, 109))
 
 
 @pytest.mark.parametrize(
@@ -455,3 +464,91 @@ def test_the_last_lines_tell_of_every_fault() -> None:
         "noise 1.0000 times",
         "ledger 3 rows, verified",
     )
+
+
+# ---------------------------------------------------------------------------------- storms and rosters of a process
+
+
+THREE = (Storm(round=1), Storm(round=2, at="unmasking"), Storm(round=2, for_s=0.01))
+
+
+def test_storms_due_together_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A round may begin and end between two looks at the journal; the coordinator isn't killed before all have come."""
+    options = OPTIONS.changed(rounds=2, storms=(Storm(round=1), Storm(round=1, at="unmasking")), crashes=(1,))
+    batches: list[list[Event]] = [attempt_events(1), [], [], attempt_events(2)]
+    came: list[str] = []
+
+    def read(path: Path, after: int = 0) -> list[Event]:
+        came.append("look")
+        return batches.pop(0)
+
+    monkeypatch.setattr(server.journal, "read_events", read)
+    monkeypatch.setattr(run_module, "strike", lambda *_: came.append("storm"))
+    monkeypatch.setattr(run_module.LoadTest, "_crash", lambda test: came.append(f"crash {test._crashes.pop(0)}"))
+    study: Any = SimpleNamespace(directory=tmp_path)
+    coordinator: Any = SimpleNamespace(running=True, measure=lambda: None, cpu_s=0.0, below_cpu_s=0.0, peak_mb=0.0)
+    test = run_module.LoadTest(options, study, lambda line: None, False)
+    test.coordinator = coordinator
+    test.outcomes = Outcomes(options, all_right)
+    test._follow()
+    assert came == ["look", "storm", "look", "storm", "crash 1", "look", "look"]
+    assert [one.what for one in test.recoveries] == ["storm", "storm"]
+
+
+def group(study: Path) -> tuple[ParticipantGroup, Mock]:
+    """Three participants behind one proxy, which only notes what is done to it."""
+    (study / "roster.json").write_text(json.dumps({"participants": []}))
+    settings: Any = SimpleNamespace(
+        host=SimpleNamespace(journal=study / "hosts" / "host-01" / "journal.sqlite"),
+        participants=(),
+        coordinator=SimpleNamespace(address="localhost:1"),
+    )
+    nothing: Any = None
+    made = ParticipantGroup(settings, nothing, nothing, LoadOptions(clients=3, storms=THREE))
+    made._proxies = {0: (proxy := Mock(close=AsyncMock()))}
+    return made, proxy
+
+
+def done(proxy: Mock) -> list[str]:
+    return [name for name, *_ in proxy.method_calls]
+
+
+async def test_signals_that_came_as_one_bring_all_their_storms(tmp_path: Path) -> None:
+    here, proxy = group(tmp_path)
+    here._strike()  # of nobody's making
+    assert done(proxy) == []
+    strike(tmp_path, [])
+    here._strike()
+    assert done(proxy) == ["reset_all"]
+    strike(tmp_path, [])
+    strike(tmp_path, [])
+    here._strike()
+    assert done(proxy) == ["reset_all", "reset_all", "cut"]
+    here._strike()
+    await asyncio.sleep(0.1)
+    assert done(proxy) == ["reset_all", "reset_all", "cut", "restore"]
+    assert storms_come(tmp_path) == 3
+
+
+async def test_a_storm_before_anyone_connects_is_over(tmp_path: Path) -> None:
+    here, proxy = group(tmp_path)
+    strike(tmp_path, [])  # its signal was let go
+    await here.stay()
+    strike(tmp_path, [])
+    strike(tmp_path, [])
+    proxy.reset_mock()
+    signal.raise_signal(signal.SIGUSR1)
+    async with asyncio.timeout(10):
+        while "restore" not in done(proxy):
+            await asyncio.sleep(0.01)
+    assert done(proxy) == ["reset_all", "cut", "restore"]
+
+
+def test_a_process_holds_one_roster_if_it_verifies_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each participant that fetches it gets another object, with the same digest."""
+    made: list[Any] = []
+    monkeypatch.setattr(SharedRoster, "of", lambda roster: made.append(roster) or roster)
+    (here, _), fetched = group(tmp_path), [Mock(digest=lambda: bytes(32)) for _ in range(3)]
+    kept = [here._keep_roster(one) for one in fetched]
+    assert made == fetched[:1]
+    assert all(one is fetched[0] for one in kept)

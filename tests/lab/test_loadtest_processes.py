@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,17 +24,23 @@ from tests.support.processes_left import processes_of, start_interruptible, wait
 
 pytestmark = pytest.mark.slow
 
-SMALL = ("--clients", "8", "--processes", "1", "--dim", "100", "--rounds", "2", "--drop", "0.25", "--json")
+SMALL = ("--clients", "8", "--processes", "1", "--dim", "100", "--rounds", "2", "--drop", "0.25")
+
+
+def played(run: Run, *arguments: object) -> dict[str, Any]:
+    """The result of a load test that breaks no bound."""
+    code, told, err = run("loadtest", *arguments, "--json")
+    assert code == 0, err
+    result: dict[str, Any] = json.loads(told)
+    return result
 
 
 def test_disconnecting_participants_come_back_and_every_sum_is_right(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "load"
-    code, told, err = run(
-        *("loadtest", "--clients", "12", "--processes", "3", "--dim", "1000", "--bits", "33", "--rounds", "6"),
-        *("--drop", "0.25", "--seed", "1", "--out", out, "--json", "--min-completed", "6"),
+    result = played(
+        *(run, "--clients", "12", "--processes", "3", "--dim", "1000", "--bits", "33", "--rounds", "6"),
+        *("--drop", "0.25", "--seed", "1", "--out", out, "--min-completed", "6"),
     )
-    assert code == 0, err
-    result = json.loads(told)
     assert {"round_s", "reasons"} <= set(result)
     assert (result["rounds_completed"], result["rounds_aborted"], result["sums_ok"]) == (6, 0, 6)
     assert result["plan"]["graph"] == "complete"
@@ -62,9 +69,7 @@ def test_a_short_soak_does_not_grow(run: Run) -> None:
     """`make soak` in a short form. Connections that are just cut are open files, so over few rounds these vary."""
     soak = Path(__file__).parents[2] / "sordino" / "lab" / "loadtest" / "scenarios" / "soak.toml"
     fewer = ("--clients", "10", "--processes", "2", "--rounds", "40")
-    code, told, err = run("loadtest", "--scenario", soak, *fewer, "--max-growth", "1.0", "--json")
-    assert code == 0, err
-    result = json.loads(told)
+    result = played(run, "--scenario", soak, *fewer, "--max-growth", "1.0")
     assert (result["rounds_completed"], result["sums_ok"]) == (40, 40)
     for what in ("server_rss_mb", "server_tasks"):
         before, after = result["growth"][what]
@@ -72,9 +77,7 @@ def test_a_short_soak_does_not_grow(run: Run) -> None:
 
 
 def test_silent_participants_are_waited_for_until_the_deadline(run: Run) -> None:
-    code, told, err = run("loadtest", *SMALL, "--drop-style", "silent", "--at", "share-keys", "--deadline", "3")
-    assert code == 0, err
-    result = json.loads(told)
+    result = played(run, *SMALL, "--drop-style", "silent", "--at", "share-keys", "--deadline", "3")
     assert result["rounds_completed"] + result["rounds_aborted"] == 2
     assert result["sums_ok"] == result["rounds_completed"]
     assert result["drops"]["expected"] == 4
@@ -103,7 +106,7 @@ def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pyte
         ]
 
     monkeypatch.setattr(server.journal, "read_events", tampered)
-    code, told, err = run("loadtest", *SMALL, "--max-p95", "0.001")
+    code, told, err = run("loadtest", *SMALL, "--max-p95", "0.001", "--json")
     assert code == ExitCode.BOUND == 1
     says(err, "1 of 2 sums is not that of the survivors: round 2", "--max-p95 allows 0.001 s")
     result = json.loads(told)  # one object, whatever is broken
@@ -118,9 +121,7 @@ def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path:
         "[[storm]]\nround = 2\n[[storm]]\nround = 2\nat = 'masked-input'\nshare = 0.5\n"
         "[[link]]\nshare = 0.4\nlatency_ms = 5\nmbit_s = 20\nloss = 0.001\n"
     )
-    code, told, err = run("loadtest", "--scenario", tmp_path / "rough.toml", "--json")
-    assert code == 0, err
-    result = json.loads(told)
+    result = played(run, "--scenario", tmp_path / "rough.toml")
     assert result["rounds_completed"] + result["rounds_aborted"] == 3
     assert result["sums_ok"] == result["rounds_completed"] >= 2
     # Each round number ends in a sum once at most, whoever counted it.
@@ -146,14 +147,12 @@ def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path:
 
 def test_cheats_stragglers_and_absences_leave_sums_of_the_others_with_their_noise(run: Run, tmp_path: Path) -> None:
     (tmp_path / "away.csv").write_text("participant,from_s,to_s\n0,0,1\n")
-    code, told, err = run(
-        *("loadtest", "--clients", "12", "--processes", "1", "--dim", "2000", "--rounds", "3", "--drop", "0"),
+    result = played(
+        *(run, "--clients", "12", "--processes", "1", "--dim", "2000", "--rounds", "3", "--drop", "0"),
         *("--cheats", "share=0.25,ways=unsigned-keys+other-vector+repetition", "--deadline", "30", "--noise"),
         *("--stragglers", "share=0.1,from_s=0.1,to_s=0.4", "--noise-within", "0.1", "--max-unplanned", "0"),
-        *("--availability", f"trace={tmp_path / 'away.csv'}", "--json"),
+        *("--availability", f"trace={tmp_path / 'away.csv'}"),
     )
-    assert code == 0, err
-    result = json.loads(told)
     assert (result["rounds_completed"], result["sums_ok"]) == (3, 3)
     ways = {way: found["excluded"] for way, found in result["cheats"]["by_way"].items()}
     assert ways == {"unsigned-keys": 1, "other-vector": 1, "repetition": 0}
@@ -229,9 +228,7 @@ def test_load_participants_stay_out_of_real_studies(run: Run, tmp_path: Path) ->
 def test_attempts_go_on_after_kills_of_the_coordinator(run: Run) -> None:
     """At random instants: every sum is right, and no participant is charged, or asked, for another attempt."""
     command = ("--clients", "8", "--processes", "2", "--dim", "100", "--rounds", "12", "--drop", "0", "--kills", "4")
-    code, told, err = run("loadtest", *command, "--max-unplanned", "0", "--min-share", "1", "--json")
-    assert code == 0, err
-    result = json.loads(told)
+    result = played(run, *command, "--max-unplanned", "0", "--min-share", "1")
     assert result["sums_ok"] == result["rounds_completed"] == 12
     assert 1 <= result["kills"]["number"] <= 4
     assert result["kills"]["attempts_resumed"] == result["kills"]["attempts_hit"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -17,6 +16,7 @@ from secagg.parameters import COMPLETE, HARARY, RoundParameters
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.sums import plain_sum
 from sordino.lab.loadtest.thin import ThinAttempt
+from tests.lab.test_loadtest_processes import played
 from tests.support.commands import Run, says
 from wire import codec
 
@@ -109,9 +109,7 @@ def test_what_thin_participants_do_not_support_is_refused_in_a_sentence(run: Run
 )
 def test_thin_participants_in_processes(run: Run, more: tuple[str, ...], graph: str) -> None:
     options = ("--processes", "2", "--dim", "1000", "--rounds", "2", "--drop", "0.2", "--max-unplanned", "0")
-    code, told, err = run("loadtest", "--thin", *options, *more, "--json")
-    assert code == 0, err
-    result = json.loads(told)
+    result = played(run, "--thin", *options, *more)
     assert (result["rounds_completed"], result["sums_ok"]) == (2, 2)
     assert result["plan"]["graph"] == graph
     assert result["drops"]["observed"] > 0

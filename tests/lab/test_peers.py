@@ -121,11 +121,12 @@ def comparison(monkeypatch: pytest.MonkeyPatch, flower: Sequence[dict[str, Any]]
     """Compare with a Flower that prints these figures in turn, after its warm-up."""
     answers = iter([FLOWER, *flower])
 
-    def flower_secagg(_: Path, **arguments: Any) -> peers.Figures:
+    def run_peer(_: Path, script: str, **arguments: Any) -> peers.Figures:
+        assert script == "flower_secagg"
         assert arguments["clients"] == 5 or arguments["threshold"] == OURS["threshold"]
         return next(answers)
 
-    monkeypatch.setattr(peers, "flower_secagg", flower_secagg)
+    monkeypatch.setattr(peers, "run_peer", run_peer)
     return peers.compare_secagg(
         Path("unused"), clients=50, dim=100, drop=0.2, repeats=len(flower), command=printing(json.dumps(OURS))
     )
@@ -154,9 +155,8 @@ def test_what_is_not_compared(monkeypatch: pytest.MonkeyPatch, found: dict[str, 
 @pytest.mark.xdist_group("commands")
 @pytest.mark.parametrize(("threshold", "drop", "survivors"), [(None, 0.2, 8), (5, 0.0, 10)])
 def test_flower_makes_the_right_sum(threshold: int | None, drop: float, survivors: int) -> None:
-    figures = peers.flower_secagg(
-        built_environment(), clients=10, dim=50, drop=drop, threshold=threshold, timeout_s=120
-    )
+    options = {"clients": 10, "dim": 50, "drop": drop, "threshold": threshold}
+    figures = peers.run_peer(built_environment(), "flower_secagg", timeout_s=120, **options)
     assert figures["survivors"] == survivors
     assert peers._compared("secagg", figures) > figures["server_cpu_s"] > 0
     assert figures["versions"]["flwr"] == peers.pins()["flwr"]
@@ -166,12 +166,12 @@ def test_flower_makes_the_right_sum(threshold: int | None, drop: float, survivor
 @pytest.mark.xdist_group("commands")
 def test_flower_refuses_what_it_cannot_run() -> None:
     with pytest.raises(peers.PeerFailed, match="--threshold: 2 to 9"):
-        peers.flower_secagg(built_environment(), clients=10, dim=50, drop=0.0, threshold=10, timeout_s=120)
+        peers.run_peer(built_environment(), "flower_secagg", clients=10, dim=50, drop=0.0, threshold=10, timeout_s=120)
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
 def test_opendp_draws_noise_of_the_spread_asked_for() -> None:
-    figures = peers.opendp_noise(built_environment(), stddev=3.5, dim=2000, timeout_s=120)
+    figures = peers.run_peer(built_environment(), "opendp_noise", stddev=3.5, dim=2000, timeout_s=120)
     assert peers._compared("noise", figures) > figures["conversion_ns_per_sample"] > 0
     assert figures["versions"]["opendp"] == peers.pins()["opendp"]

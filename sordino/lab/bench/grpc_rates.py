@@ -33,25 +33,15 @@ def measure(runs: int) -> list[tuple[str, str, Spread]]:
     now, key = datetime.datetime.now(datetime.UTC), new_key()
     authority = CertificateAuthority.make("bench", now)
     certificate = authority.issue_server(key.public_key(), (), now)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "sordino.lab.bench.grpc_rates"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).resolve().parents[3],
-        text=True,
-    )
-    if server.stdin is None or server.stdout is None:
-        raise RuntimeError("the server for the gRPC rates has no pipes")
-    try:
-        server.stdin.write(json.dumps([certificate.decode(), private_pem(key).decode()]) + "\n")
-        server.stdin.flush()
+    command, root = [sys.executable, "-m", "sordino.lab.bench.grpc_rates"], Path(__file__).resolve().parents[3]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=root, text=True) as server:  # it ends with its input
+        assert server.stdin is not None and server.stdout is not None  # noqa: S101, PT018  # pipes
+        print(json.dumps([certificate.decode(), private_pem(key).decode()]), file=server.stdin, flush=True)
         port = server.stdout.readline().strip()
         if not port:
             raise RuntimeError("the server for the gRPC rates didn't start")
         return run_event_loop(_measure(f"localhost:{port}", authority.pem, runs))
-    finally:
-        server.stdin.close()
-        server.wait(timeout=10)
 
 
 async def _measure(address: str, tls_ca: bytes, runs: int) -> list[tuple[str, str, Spread]]:

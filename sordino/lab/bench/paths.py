@@ -68,42 +68,37 @@ def run(runs: int = 5, only: str | None = None) -> list[dict[str, Any]]:
 def _paths() -> Iterator[Path]:
     yield _masks("masks_long", 1_000_000, 16)
     yield _masks("masks", 100_000, 50)
-    yield _packing()
-    yield _adding()
+    yield from _packing()
     yield _sharing()
     yield _rebuilding()
-    for stddev in (10, 1000):
-        yield _noise(f"noise_{stddev}", "discrete Gaussian", stddev, discrete_gaussian(Fraction(stddev) ** 2))
-    for stddev in (10, 1000):
-        yield _noise(f"skellam_{stddev}", "Skellam", stddev, skellam(Fraction(stddev) ** 2))
+    for name, law, sampler in (("noise", "discrete Gaussian", discrete_gaussian), ("skellam", "Skellam", skellam)):
+        for stddev in (10, 1000):
+            yield _noise(f"{name}_{stddev}", law, stddev, sampler(Fraction(stddev) ** 2))
     yield _encoding()
-    yield _client()
-    yield _unmasking()
+    yield from _attempt()
     yield _take_back()
+
+
+def _timed(work: Callable[[], Any], scale: float) -> Callable[[], float]:
+    return lambda: scale * seconds_each(work)
 
 
 def _masks(key: str, dim: int, count: int) -> Path:
     accumulator = np.zeros(dim, dtype="<u4")
     masks = [(os.urandom(16), 1 if index % 2 else -1) for index in range(count)]
-    scale = 1e9 / dim / count
     mode = modes.GCM(bytes(12)) if choose_keystream() == "gcm" else modes.CTR(bytes(15) + b"\x02")
     stream = Cipher(algorithms.AES(bytes(16)), mode).encryptor()
     zeros, scratch = bytes(CHUNK_BYTES), bytearray(CHUNK_BYTES + 16)
     one, other = np.zeros(CHUNK_BYTES // 4, "<u4"), np.ones(CHUNK_BYTES // 4, "<u4")
-
-    def limit() -> float:
-        each = seconds_each(lambda: stream.update_into(zeros, scratch)) + seconds_each(
-            lambda: np.add(one, other, out=one)
-        )
-        return each / (CHUNK_BYTES // 4) * 1e9
-
+    keystream = _timed(lambda: stream.update_into(zeros, scratch), 4e9 / CHUNK_BYTES)
+    add = _timed(lambda: np.add(one, other, out=one), 4e9 / CHUNK_BYTES)
     return Path(
         key,
         f"expand and add {count} masks, d = {dim:,}, u32",
         "keystream alone and add alone, 256 KiB in cache",
         "ns/value",
-        lambda: scale * seconds_each(lambda: apply_masks(accumulator, masks, BITS)),
-        limit,
+        _timed(lambda: apply_masks(accumulator, masks, BITS), 1e9 / dim / count),
+        lambda: keystream() + add(),
     )
 
 
@@ -124,29 +119,24 @@ def _passes(*operations: str) -> float:
     return sum(seconds_each(calls[operation]) for operation in operations) / _PLANE * 1e9
 
 
-def _packing() -> Path:
+def _packing() -> Iterator[Path]:
     dim = 1_000_000
     values = np.frombuffer(os.urandom(4 * dim), dtype="<u4") & np.uint32((1 << BITS) - 1)
-    return Path(
+    packed, accumulator = pack(values, BITS), np.zeros(dim, dtype="<u4")
+    yield Path(
         "pack",
         f"pack d = {dim:,}, B = {BITS}",
         "one shift and one or a value, in cache",
         "ns/value",
-        lambda: seconds_each(lambda: pack(values, BITS)) / dim * 1e9,
+        _timed(lambda: pack(values, BITS), 1e9 / dim),
         lambda: _passes("shift", "or"),
     )
-
-
-def _adding() -> Path:
-    dim = 1_000_000
-    packed = pack(np.frombuffer(os.urandom(4 * dim), dtype="<u4") & np.uint32((1 << BITS) - 1), BITS)
-    accumulator = np.zeros(dim, dtype="<u4")
-    return Path(
+    yield Path(
         "sum",
         f"unpack and add an upload, d = {dim:,}, B = {BITS}",
         "one shift, one add and one reduction a value, in cache",
         "ns/value",
-        lambda: seconds_each(lambda: add_packed(accumulator, packed, BITS)) / dim * 1e9,
+        _timed(lambda: add_packed(accumulator, packed, BITS), 1e9 / dim),
         lambda: _passes("shift", "add", "and"),
     )
 
@@ -170,8 +160,8 @@ def _sharing() -> Path:
         f"share two secrets among {holders}, threshold {threshold}",
         "randomness, one matrix product and one reduction",
         "us",
-        lambda: 1e6 * seconds_each(ours),
-        lambda: 1e6 * seconds_each(limit),
+        _timed(ours, 1e6),
+        _timed(limit, 1e6),
     )
 
 
@@ -185,8 +175,8 @@ def _rebuilding() -> Path:
         f"rebuild {dealers} secrets from {threshold} shares each",
         "widening, one matrix product and one reduction",
         "us",
-        lambda: 1e6 * seconds_each(lambda: shamir.combine(xs, shares, threshold)),
-        lambda: 1e6 * seconds_each(lambda: np.mod(weights @ np.multiply(as_floats, 1.0, out=as_floats), shamir.PRIME)),
+        _timed(lambda: shamir.combine(xs, shares, threshold), 1e6),
+        _timed(lambda: np.mod(weights @ np.multiply(as_floats, 1.0, out=as_floats), shamir.PRIME), 1e6),
     )
 
 
@@ -207,7 +197,7 @@ def _bare_noise(levels: int) -> Callable[[], float]:
             table.take(index, mode="wrap", out=drawn)
         np.add(some, drawn, out=some)
 
-    return lambda: seconds_each(work) / _NOISE_BLOCK * 1e9
+    return _timed(work, 1e9 / _NOISE_BLOCK)
 
 
 def _noise(key: str, law: str, stddev: int, sampler: LatticeNoise) -> Path:
@@ -219,7 +209,7 @@ def _noise(key: str, law: str, stddev: int, sampler: LatticeNoise) -> Path:
         f"{law}, standard deviation {stddev}, d = {dim:,}",
         f"{levels} x (2 bytes of keystream, one lookup) and one add, in cache",
         "ns/value",
-        lambda: seconds_each(lambda: sampler.add(vector, os.urandom)) / dim * 1e9,
+        _timed(lambda: sampler.add(vector, os.urandom), 1e9 / dim),
         _bare_noise(levels),
     )
 
@@ -285,7 +275,7 @@ def _encoding() -> Path:
         f"encode d = {dim:,}: clip, rotate, round, Skellam noise, wrap",
         f"its norms, {additions} additions, two roundings with 8 bytes of keystream each, noise and wrap, in cache",
         "ns/value",
-        lambda: seconds_each(lambda: encoder.encode(update, os.urandom)) / dim * 1e9,
+        _timed(lambda: encoder.encode(update, os.urandom), 1e9 / dim),
         lambda: seconds_each(work) / _PLANE * 1e9 + noise(),
     )
 
@@ -304,7 +294,7 @@ def _take_back() -> Path:
         f"noise taken back, n = {survivors:,}, d = {dim:,}, {parts} parts of each",
         f"{levels} x (2 bytes of keystream, one lookup) and one add, in cache",
         "ns/value and part",
-        lambda: seconds_each(lambda: encoder.without_surplus(total, survivors, revealed)) / drawn * 1e9,
+        _timed(lambda: encoder.without_surplus(total, survivors, revealed), 1e9 / drawn),
         _bare_noise(levels),
     )
 
@@ -331,38 +321,33 @@ class _Bare:
         )
 
 
-def _client() -> Path:
+def _attempt() -> Iterator[Path]:
     setting = Setting(clients=100, dim=100_000, bits=BITS, drop=0.1)
+    others, gone = setting.clients - 1, setting.dropped
+    stayed = setting.clients - gone
 
-    def limit() -> float:
-        bare, others = _Bare.measure(), setting.clients - 1
-        signatures = others + setting.parameters.signatures_needed(setting.clients)
+    def client_limit() -> float:
+        bare, signatures = _Bare.measure(), others + setting.parameters.signatures_needed(setting.clients)
         seconds = signatures * bare.verify + 2 * others * (bare.agree + bare.seal)
         return 1e3 * (seconds + setting.clients * setting.dim * bare.mask_value)
 
-    return Path(
+    def unmasking_limit() -> float:
+        bare = _Bare.measure()
+        return 1e3 * (gone * stayed * bare.agree + (stayed + gone * stayed) * setting.dim * bare.mask_value)
+
+    yield Path(
         "client",
         "one client's whole attempt, n = 100, d = 100,000",
         "its signature checks, agreements, sealed shares and masks alone",
         "ms",
         lambda: 1e3 * float(run_attempt(setting)["client_cpu_s"]),
-        limit,
+        client_limit,
     )
-
-
-def _unmasking() -> Path:
-    setting = Setting(clients=100, dim=100_000, bits=BITS, drop=0.1)
-
-    def limit() -> float:
-        bare, gone = _Bare.measure(), setting.dropped
-        stayed = setting.clients - gone
-        return 1e3 * (gone * stayed * bare.agree + (stayed + gone * stayed) * setting.dim * bare.mask_value)
-
-    return Path(
+    yield Path(
         "unmasking",
         "the coordinator's unmasking, n = 100, d = 100,000, 10 dropouts",
         "its agreements and masks alone",
         "ms",
         lambda: 1e3 * float(run_attempt(setting)["phases"]["unmasking"]["server"]),
-        limit,
+        unmasking_limit,
     )

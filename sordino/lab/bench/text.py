@@ -1,13 +1,16 @@
-"""What the benchmarks print: tables for a terminal or a file, and the lines below them."""
+"""What the benchmarks show: tables for a terminal or a file with the lines below them, and figures of the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from runtime.text import folded
 from secagg.parameters import HARARY, complete_graph_threshold, sparse_sharing
 from sordino.lab.bench.secagg import Setting
+from sordino.planning.drawing import BLUE, INK, RED, bars
 from sordino.planning.notes import no_ring
 
 Row = tuple[str, ...]
@@ -38,7 +41,7 @@ def about_graph(setting: Setting) -> list[str]:
     return [f"another system's setting: our rules ask for degree {rules.degree}, threshold {rules.threshold} {against}"]
 
 
-def secagg_table(figures: dict[str, Any]) -> Shown:
+def secagg_table(figures: Mapping[str, Any]) -> Shown:
     """CPU of each phase; below it the sum, the graph, and what it took in all."""
     verdict = "is right" if figures["sum_ok"] else "IS WRONG"
     graph = "complete graph" if figures["graph"] == "complete" else f"ring (k-regular) of degree {figures['degree']}"
@@ -56,7 +59,8 @@ def secagg_table(figures: dict[str, Any]) -> Shown:
         (phase, f"{1e3 * spent['client']:.1f}", f"{1e3 * spent['server']:.1f}")
         for phase, spent in figures["phases"].items()
     ]
-    return Shown(("phase", "clients, CPU ms", "coordinator, CPU ms"), rows, paragraphs)
+    below = [line for one in paragraphs for line in folded(one)]
+    return Shown(("phase", "clients, CPU ms", "coordinator, CPU ms"), rows, below)
 
 
 def noise_table(law: str, stddev: float, dim: int, figures: Mapping[str, Any]) -> Shown:
@@ -147,3 +151,47 @@ def _spread(
     values: Mapping[str, float], how: str, names: tuple[str, ...] = ("median", "minimum", "maximum")
 ) -> list[str]:
     return [format(values[name], how) for name in names]
+
+
+# ---------------------------------------------------------------- figures, as SVG or PNG by the file's ending
+
+
+def draw_ratios(rows: list[dict[str, Any]], bounds: dict[str, float], machine: str, file: Path) -> None:
+    """Hot paths beside their limits: a bar to the median, a whisker from minimum to maximum, a tick at the bound.
+
+    ``rows``: of `sordino.lab.bench.paths.run`; ``bounds``: path -> most; ``machine``: a line below the figure;
+    ``file``: to write, ending in .svg or .png.
+    """
+    with bars([row["name"] for row in rows], machine, file) as axes:
+        for place, row in enumerate(rows):
+            ratio = row["ratio"]
+            axes.barh(place, ratio["median"], color=BLUE, height=0.55)
+            axes.hlines(place, ratio["minimum"], ratio["maximum"], color=INK, linewidth=2)
+            if row["path"] in bounds:
+                axes.vlines(bounds[row["path"]], place - 0.38, place + 0.38, color=RED, linewidth=2)
+            axes.annotate(
+                f"{ratio['median']:.2f}", (0, place), (6, 0), textcoords="offset points", va="center", color="white"
+            )
+        axes.axvline(1, color=INK, linewidth=1, linestyle=":")
+        axes.set_xlabel("CPU time beside the limit of this machine (1 = the limit; red: the bound)")
+
+
+def draw_comparisons(rows: list[dict[str, Any]], machine: str, file: Path) -> None:
+    """Ours beside peers: CPU time as a multiple of ours, on a logarithmic axis.
+
+    ``rows``: each with ``name``, ``peer_name``, ``unit``, and spreads ``ours``, ``peers`` and ``ratio``.
+    """
+    labels = [f"{row['name']}: {side}" for row in rows for side in ("Sordino", row["peer_name"])]
+    with bars(labels, machine, file) as axes:
+        for place, row in enumerate(rows):
+            times = row["ratio"]["median"]
+            for offset, side, colour, length in ((0, "ours", BLUE, 1.0), (1, "peers", RED, times)):
+                at, value = 2 * place + offset, row[side]["median"]
+                # From well below 1 on the logarithmic axis, so that ours has a bar too.
+                axes.barh(at, length - 0.4, left=0.4, color=colour, height=0.7)
+                figures = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+                text = f"{figures} {row['unit']}" + (f", {times:,.0f} times ours" if offset else "")
+                axes.annotate(text, (length, at), (6, 0), textcoords="offset points", va="center")
+        axes.set_xscale("log")
+        axes.set_xlim(0.4, 20 * max(row["ratio"]["median"] for row in rows))
+        axes.set_xlabel("CPU time as a multiple of Sordino's, logarithmic; less is better")

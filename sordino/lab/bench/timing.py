@@ -1,4 +1,4 @@
-"""Clocks and ratios, and the machine that they are measured on. CPU time, not wall time: the machines are shared."""
+"""Clocks, ratios and their bounds, and the machine. CPU time, not wall time: the machines are shared."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -66,6 +67,22 @@ def beside(ours: Callable[[], float], limit: Callable[[], float], runs: int) -> 
         Spread.of([bound for _, bound in pairs]),
         Spread.of([mine / bound for mine, bound in pairs]),
     )
+
+
+BOUNDS: Final[dict[str, dict[str, float]]] = tomllib.loads(Path(__file__).with_name("bounds.toml").read_text())
+"""``most``: path -> largest median ratio; ``least``: comparison -> smallest median ratio."""
+
+
+def broken(ratios: dict[str, float], bounds: dict[str, float], largest: bool) -> list[str]:
+    """One sentence for each median ratio that breaks its bound; names without a bound break none.
+
+    ``largest``: whether bounds are the most a ratio may be, or else the least.
+    """
+    return [
+        f"{name} is {ratio:.3g}, its bound is {'at most' if largest else 'at least'} {bounds[name]:g}"
+        for name, ratio in ratios.items()
+        if name in bounds and (ratio > bounds[name] if largest else ratio < bounds[name])
+    ]
 
 
 _PACKAGES = ("numpy", "cryptography", "grpcio", "protobuf", "uvloop")

@@ -64,9 +64,7 @@ class Presence:
     """When each participant is online; the same in every process."""
 
     def __init__(self, availability: Availability | None, seed: int) -> None:
-        """
-        Raises Failure: the trace can't be used.
-        """
+        """Raises Failure: the trace can't be used."""
         self._availability, self._seed = availability, seed
         self._trace = read_trace(Path(availability.trace)) if availability is not None and availability.trace else {}
         self._known: dict[int, tuple[list[Stay], Iterator[Stay]]] = {}

@@ -51,10 +51,10 @@ from secagg.masking import choose_keystream
 from secagg.messages import PHASES
 from secagg.roster import Roster
 from sordino.lab.loadtest.disturbances import storms_come
-from sordino.lab.loadtest.faults import Delay, Drop, Storm, messages_of, upload_of
+from sordino.lab.loadtest.faults import Delay, Drop, messages_of, upload_of
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
-from sordino.lab.loadtest.sums import vector
+from sordino.lab.loadtest.sums import identities_of, vector
 from sordino.lab.loadtest.thin import ThinParticipant, ThinProcess
 
 _KINDS: Final = ("advertise_keys", "share_keys", "masked_input", "consistency", "unmasking")
@@ -81,9 +81,7 @@ class PlannedBehaviour(Behaviour):
     """
 
     def __init__(self, load: LoadOptions, me: int, identity: bytes, executor: Executor) -> None:
-        """
-        ``me``: position on the roster.
-        """
+        """``me``: position on the roster."""
         self._load, self._me, self._identity, self._executor = load, me, identity, executor
         self._cheat = load.cheaters().get(me)
         self.troubles: Counter[str] = Counter()
@@ -189,20 +187,6 @@ async def _first_half(packed: bytes | bytearray, under_way: asyncio.Event) -> As
     await asyncio.Event().wait()
 
 
-class RosterCache:
-    """One roster for all hosts of a process, with the signatures that were found valid."""
-
-    def __init__(self) -> None:
-        self._held: dict[bytes, SharedRoster] = {}
-
-    def keep(self, roster: Roster) -> Roster:
-        """The roster of the same digest that was kept first."""
-        digest = roster.digest()
-        if digest not in self._held:
-            self._held[digest] = SharedRoster.of(roster)
-        return self._held[digest]
-
-
 class ParticipantGroup:
     """All participants of a process, and the proxies of those whose link differs from this machine's."""
 
@@ -210,16 +194,16 @@ class ParticipantGroup:
         self._settings, self._journal, self._executor, self._load = settings, journal, executor, load
         self._proxies: dict[int, TcpProxy] = {}
         self._ports: dict[int, int] = {}
-        self._study = _study_folder(settings)
+        self._study = settings.host.journal.parents[2]
         self._brought = 0
         """Storms that have come here."""
         self._behaviours: list[PlannedBehaviour] = []
-        self._keep_roster = RosterCache().keep if load.verify_once else None
+        self._rosters: dict[bytes, SharedRoster] = {}
         self._thin = ThinProcess(settings, load) if load.thin else None
 
     async def stay(self) -> None:
         """Until every participant's study has ended. Raises `Failure`: one of them can't take part."""
-        positions = _positions(self._settings)
+        positions = {identity: place for place, identity in enumerate(identities_of(self._study))}
         identities = [load_identity(entry.key).public for entry in self._settings.participants]
         await self._open_proxies(frozenset(positions[one] for one in identities))
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._strike)
@@ -253,9 +237,16 @@ class ParticipantGroup:
             self._journal,
             self._executor,
             held=[(_NO_DATA, data_name(settings.data, entry.part or 0))],
-            keep_roster=self._keep_roster,
+            keep_roster=self._keep_roster if self._load.verify_once else None,
             behaviours=lambda _: behaviour,
         )
+
+    def _keep_roster(self, roster: Roster) -> Roster:
+        """One for all hosts of a process, with the signatures that were found valid: of its digest the first."""
+        digest = roster.digest()
+        if digest not in self._rosters:
+            self._rosters[digest] = SharedRoster.of(roster)
+        return self._rosters[digest]
 
     def figures(self) -> dict[str, Any]:
         """Of its connections."""
@@ -276,27 +267,13 @@ class ParticipantGroup:
     def _strike(self) -> None:
         before, self._brought = self._brought, storms_come(self._study)
         for storm in self._load.storms[before : self._brought]:
-            self._bring(storm)
-
-    def _bring(self, storm: Storm) -> None:
-        loop = asyncio.get_running_loop()
-        for who in self._load.struck(storm) & self._proxies.keys():
-            proxy = self._proxies[who]
-            if storm.for_s:
-                proxy.cut()
-                loop.call_later(storm.for_s, proxy.restore)
-            else:
-                proxy.reset_all()
-
-
-def _positions(settings: HostSettings) -> dict[bytes, int]:
-    """Identity -> place on the roster, which the load test's own study has beside its hosts."""
-    roster = json.loads((_study_folder(settings) / "roster.json").read_text())
-    return {bytes.fromhex(entry["identity"]): place for place, entry in enumerate(roster["participants"])}
-
-
-def _study_folder(settings: HostSettings) -> Path:
-    return settings.host.journal.parents[2]
+            for who in self._load.struck(storm) & self._proxies.keys():
+                proxy = self._proxies[who]
+                if storm.for_s:
+                    proxy.cut()
+                    asyncio.get_running_loop().call_later(storm.for_s, proxy.restore)
+                else:
+                    proxy.reset_all()
 
 
 def run(home: Path, load_options: LoadOptions) -> int:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_high
 from typing import Any, Final
 
 from runtime.child_process import Child
@@ -115,13 +116,13 @@ class Kills:
 
     def to_json(self, completed: Collection[tuple[int, int]]) -> dict[str, Any]:
         """Args: completed: (round, attempt) of those that ended in a sum."""
-        times = sorted(self.serving_s)
+        times = self.serving_s
         return {
             "number": self.phases.total(),
             "by_phase": dict(self.phases),
             "attempts_hit": len(self.hit),
             "attempts_resumed": len(self.hit.intersection(completed)),
-            "serving_again_s": {"p50": round(times[len(times) // 2], 3), "max": round(times[-1], 3)} if times else None,
+            "serving_again_s": {"p50": round(median_high(times), 3), "max": round(max(times), 3)} if times else None,
         }
 
 
@@ -131,25 +132,21 @@ class EngineKills:
 
     Attributes:
         left: that are still to come.
-        wanted: what is killed at which phase, in turns.
+        workers: there are some to kill, too.
         done: what was killed, and how often.
     """
 
     left: int
-    wanted: list[tuple[str, str]]
+    workers: bool
     done: Counter[str] = field(default_factory=Counter)
     _last: tuple[int, int] = (0, 0)
-
-    @classmethod
-    def of(cls, number: int, *, workers: bool) -> EngineKills:
-        """``workers``: there are some to kill, too."""
-        return cls(number, [(GATEWAY, phase) for phase in PHASES] + ([(WORKER, UNMASKING)] if workers else []))
 
     def strike(self, event: Event, below: Callable[[], Mapping[int, str]]) -> None:
         """An event was recorded. ``below``: the coordinator's processes, with their command lines."""
         if not self.left or not isinstance(event, PhaseStarted) or self._last == (event.round, event.attempt):
             return
-        what, phase = self.wanted[self.done.total() % len(self.wanted)]
+        wanted = [*((GATEWAY, phase) for phase in PHASES), *([(WORKER, UNMASKING)] if self.workers else [])]
+        what, phase = wanted[self.done.total() % len(wanted)]
         if event.phase != phase:
             return
         victims = [pid for pid, title in below().items() if title.startswith(what)]
@@ -180,7 +177,7 @@ def strike(study: Path, clients: Sequence[Child]) -> None:
 
 
 def storms_come(study: Path) -> int:
-    """Return the number of storms that have started, in the order of `LoadOptions.in_order`."""
+    """Return the number of storms that have started, in the order of `faults.in_order`."""
     with contextlib.suppress(FileNotFoundError):
         return (study / _STORMS_FILE).stat().st_size
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
@@ -164,6 +164,12 @@ class Storm(Fault):
         return frozenset(ranked[: dropped_count(clients, self.share)])
 
 
+def in_order(storms: Sequence[Storm]) -> tuple[Storm, ...]:
+    """In the order in which they come: parent and client processes count them."""
+    moments = [*PHASE_NAMES, BETWEEN_ROUNDS]
+    return tuple(sorted(storms, key=lambda one: (one.round, moments.index(one.at))))
+
+
 def _known_ways(ways: str) -> str:
     for way in () if ways == ANY else ways.split("+"):
         if way not in WAYS:
@@ -204,9 +210,6 @@ def _ranked(purpose: bytes, seed: int, participants: Collection[int]) -> list[in
     return sorted(participants, key=rank)
 
 
-_Change = Callable[[Any], None]
-
-
 def messages_of(way: str, kind: str, honest: Any) -> list[Any]:
     """What is sent in the place of an honest message: each a small change of it, and many come at once, under load.
 
@@ -215,17 +218,30 @@ def messages_of(way: str, kind: str, honest: Any) -> list[Any]:
     ``way``: of `WAYS`; ``kind``: field of `wire.coordinator_pb2.PhaseMessage`; ``honest``: its content. Returns
     contents of the same kind: none, one, or the same one twice.
     """
-    if way == "silence" and kind != "advertise_keys":
-        return []
-    if way == "repetition":
-        return [honest, honest]
-    change = _CHANGES.get((way, kind))
-    if change is None:
-        return [honest]
-    altered = type(honest)()
-    altered.CopyFrom(honest)
-    change(altered)
-    return [altered]
+    sent = type(honest)()
+    sent.CopyFrom(honest)
+    match way, kind:
+        case "repetition", _:
+            return [honest, honest]
+        case "silence", _ if kind != "advertise_keys":
+            return []
+        case (
+            ("unsigned-keys", "advertise_keys") | ("unsigned-offer", "masked_input") | ("unsigned-sets", "consistency")
+        ):
+            sent.signature = bytes(64)
+        case "wrong-lengths", "share_keys":
+            sent.ciphertexts[0] = sent.ciphertexts[0][:-1]
+        case "unsigned-shares", "share_keys":
+            sent.leaves[-1] = _flipped(sent.leaves[-1])
+        case "inconsistent-shares", "share_keys":
+            for place, sealed in enumerate(sent.ciphertexts):
+                sent.ciphertexts[place] = os.urandom(len(sealed))
+        case "false-share", "unmasking":
+            kinds = ((entry, entry.WhichOneof("kind")) for entry in sent.shares)
+            shares = (getattr(entry, kind) for entry, kind in kinds if kind in ("self_mask_seed", "mask_key"))
+            for share in islice(shares, 1):
+                share.share = _flipped(share.share)
+    return [sent]
 
 
 def upload_of(way: str, packed: bytes | bytearray) -> bytes | bytearray:
@@ -243,40 +259,3 @@ def upload_of(way: str, packed: bytes | bytearray) -> bytes | bytearray:
 def _flipped(data: bytes | bytearray) -> bytes:
     """The first bit changed."""
     return bytes([data[0] ^ 1]) + data[1:]
-
-
-def _no_signature(message: Any) -> None:
-    message.signature = bytes(64)
-
-
-def _short_share(message: Any) -> None:
-    message.ciphertexts[0] = message.ciphertexts[0][:-1]
-
-
-def _other_leaf(message: Any) -> None:
-    message.leaves[-1] = _flipped(message.leaves[-1])
-
-
-def _rubbish(message: Any) -> None:
-    for place, sealed in enumerate(message.ciphertexts):
-        message.ciphertexts[place] = os.urandom(len(sealed))
-
-
-def _false_share(message: Any) -> None:
-    for entry in message.shares:
-        kind = entry.WhichOneof("kind")
-        if kind in ("self_mask_seed", "mask_key"):
-            share = getattr(entry, kind)
-            share.share = _flipped(share.share)
-            return
-
-
-_CHANGES: Final[Mapping[tuple[str, str], _Change]] = {
-    ("unsigned-keys", "advertise_keys"): _no_signature,
-    ("wrong-lengths", "share_keys"): _short_share,
-    ("unsigned-shares", "share_keys"): _other_leaf,
-    ("inconsistent-shares", "share_keys"): _rubbish,
-    ("unsigned-offer", "masked_input"): _no_signature,
-    ("unsigned-sets", "consistency"): _no_signature,
-    ("false-share", "unmasking"): _false_share,
-}

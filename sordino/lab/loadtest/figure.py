@@ -59,7 +59,7 @@ def _outcomes(result: Mapping[str, Any], axes: Any) -> None:
     """Inputs in each sum beside the connected participants, and why the other rounds aborted."""
     rounds = result["rounds"]
     reasons = {reason: _REASONS[place % len(_REASONS)] for place, reason in enumerate(result["reasons"])}
-    places = list(range(len(rounds)))
+    places = range(len(rounds))
     done = [place for place in places if rounds[place]["completed"]]
     axes.bar(places, [one["cohort"] for one in rounds], 0.66, color="#e6e9ec", label="connected")
     axes.bar(done, [rounds[place]["survivors"] for place in done], 0.66, color="#4a97c2", label="in the sum")

@@ -123,7 +123,7 @@ class LoadOptions(Table):
     links: Annotated[tuple[faults.Link, ...], _several("[[link]]")] = _fault(
         (), "bad link for a share of the participants; can be repeated", faults.Link, alias="link"
     )
-    storms: Annotated[tuple[faults.Storm, ...], _several("[[storm]]")] = _fault(
+    storms: Annotated[tuple[faults.Storm, ...], _several("[[storm]]"), AfterValidator(faults.in_order)] = _fault(
         (), "connections that break at once; can be repeated", faults.Storm, alias="storm"
     )
     crashes: Annotated[
@@ -286,12 +286,6 @@ class LoadOptions(Table):
 
     def struck(self, storm: faults.Storm) -> frozenset[int]:
         return storm.struck(self.seed, self.clients)
-
-    def in_order(self) -> Self:
-        """With the storms in the order in which they come: parent and client processes count them."""
-        places = {name: place for place, name in enumerate(faults.PHASE_NAMES)}
-        storms = sorted(self.storms, key=lambda one: (one.round, places.get(one.at, len(places))))
-        return self.model_copy(update={"storms": tuple(storms)})
 
     def presence(self) -> Presence:
         """When participants are online. Raises Failure: the trace can't be used."""

@@ -32,7 +32,7 @@ from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.lab.loadtest.study import load_study
 from sordino.lab.loadtest.summary import Outcomes, broken_bounds
-from sordino.lab.loadtest.sums import NoiseSeen, decoded_sum, noise_in, plain_sum, sum_digest
+from sordino.lab.loadtest.sums import NoiseSeen, decoded_sum, identities_of, noise_in, plain_sum, sum_digest
 from sordino.lab.loadtest.sums import figures as noise_figures
 from sordino.planning.text import figures_of
 
@@ -45,12 +45,8 @@ _KEEP_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THR
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
 
 
-def _nothing(line: str) -> None:
-    pass
-
-
 def run_load_test(
-    options: LoadOptions, say: Callable[[str], None] = _nothing, out: Path | None = None
+    options: LoadOptions, say: Callable[[str], None] = lambda line: None, out: Path | None = None
 ) -> dict[str, Any]:
     """Run a load test.
 
@@ -119,8 +115,8 @@ class LoadTest:
 
     options: LoadOptions
     study: LocalStudy
-    say: Callable[[str], None] = _nothing
-    keeps_logs: bool = False
+    say: Callable[[str], None]
+    keeps_logs: bool
     clients: list[Child] = field(default_factory=list)
     identities: list[bytes] = field(default_factory=list)
     before_rounds_cpu_s: tuple[float, float, float] | None = None
@@ -131,11 +127,7 @@ class LoadTest:
     recoveries: list[Recovery] = field(default_factory=list)
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
     _seen: int = 0
-    _storms: list[Storm] = field(default_factory=list)
     _due: list[Storm] = field(default_factory=list)
-    _crashes: list[int] = field(default_factory=list)
-    kills: Kills = field(default_factory=lambda: Kills(0))
-    engine_kills: EngineKills = field(default_factory=lambda: EngineKills(0, []))
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
 
@@ -143,29 +135,28 @@ class LoadTest:
         directory = self.study.directory
         log = directory.parent / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+        self.kills = Kills(self.options.kills)
+        self.engine_kills = EngineKills(self.options.engine_kills, self.options.workers > 0)
+        self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
 
     def run(self) -> dict[str, Any]:
         """Until the last round; every process that was started has ended when this returns or raises."""
-        roster = json.loads((self.study.directory / "roster.json").read_text())
-        self.identities = [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
-        self.options = self.options.in_order().model_copy(update={"began_at": time.time()})
-        self.kills = Kills(self.options.kills)
-        self.engine_kills = EngineKills.of(self.options.engine_kills, workers=self.options.workers > 0)
-        self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
-        outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
+        self.identities = identities_of(self.study.directory)
+        self.options = self.options.model_copy(update={"began_at": time.time()})
+        self.outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         began = time.monotonic()
         with self.asked.noted():
             try:
                 self._start()
-                self._follow(outcomes)
+                self._follow()
             except CutShort as cut_short:
                 self.cut_short = cut_short
-                self._read(outcomes)  # what was recorded before and not yet read
+                self._read()  # what was recorded before and not yet read
             finally:
                 self._stop()
         if self.asked.to_end and self.cut_short is None:
             self.cut_short = CutShort(ExitCode.INTERRUPTED, "interrupted")
-        return self._result(outcomes, time.monotonic() - began)
+        return self._result(time.monotonic() - began)
 
     # ---- processes -----------------------------------------------------------------------------
 
@@ -192,37 +183,37 @@ class LoadTest:
         for child in (self.coordinator, *self.clients):
             child.measure()
 
-    def _follow(self, outcomes: Outcomes) -> None:
+    def _follow(self) -> None:
         """Show events until all rounds, the study or its coordinator have ended."""
         measure_at = 0.0
         while True:
             running = self.coordinator.running  # asked before reading, so that no last event is missed
-            self._read(outcomes)
+            self._read()
             if self._due:  # one at a time: two at once would be one storm
-                self._strike(self._due.pop(0), outcomes)
-            if len(outcomes.rounds) >= self.options.rounds or outcomes.ended:
+                self._strike(self._due.pop(0))
+            if len(self.outcomes.rounds) >= self.options.rounds or self.outcomes.ended:
                 return
-            if running and not self._due and self._crashes and len(outcomes.rounds) >= self._crashes[0]:
-                self._crash(outcomes)
+            if running and not self._due and self._crashes and len(self.outcomes.rounds) >= self._crashes[0]:
+                self._crash()
                 continue
             if running and self.kills.due:
-                self._kill(outcomes)
-                self.kills.note(outcomes.view)
-                self._start_again(outcomes)
+                self._kill()
+                self.kills.note(self.outcomes.view)
+                self._start_again()
                 continue
             if self.asked.to_end:
                 self.say("stopping")
                 raise CutShort(ExitCode.INTERRUPTED, "interrupted")
             if not running:
-                self._coordinator_is_gone(outcomes)
+                self._coordinator_is_gone()
                 return
-            self._watch_clients(outcomes)
+            self._watch_clients()
             if time.monotonic() >= measure_at:
                 measure_at = time.monotonic() + _MEASURE_EVERY_S
                 self._measure()
             time.sleep(_POLL_S)
 
-    def _read(self, outcomes: Outcomes) -> None:
+    def _read(self) -> None:
         """Count and show what the coordinator has recorded since."""
         from server.journal import read_events
 
@@ -231,16 +222,16 @@ class LoadTest:
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
                 self._measure()
                 self.before_rounds_cpu_s = self.coordinator.cpu_s, self.coordinator.below_cpu_s, self._client_cpu_s
-            if len(outcomes.rounds) < self.options.rounds:
-                ended = outcomes.apply(event)
+            if len(self.outcomes.rounds) < self.options.rounds:
+                ended = self.outcomes.apply(event)
                 self.engine_kills.strike(event, self._engine)
-                self._note_recoveries(outcomes.view)
+                self._note_recoveries(self.outcomes.view)
                 if isinstance(event, StudyStarted):
                     self.kills.serves(event)
                     self.say(f"{event.participants} participants connect to {event.address}")
                 if ended is not None:
                     self.say(round_line(ended))
-                while self._storms and due(self._storms[0], event, len(outcomes.rounds)):
+                while self._storms and due(self._storms[0], event, len(self.outcomes.rounds)):
                     self._due.append(self._storms.pop(0))
 
     # ---- disturbances --------------------------------------------------------------------------
@@ -257,32 +248,32 @@ class LoadTest:
     def _engine(self) -> dict[int, str]:
         return {} if self.coordinator.process is None else processes_below(self.coordinator.process.pid)
 
-    def _crash(self, outcomes: Outcomes) -> None:
+    def _crash(self) -> None:
         self._crashes.pop(0)
-        self._kill(outcomes)
-        self._disturb("crash", len(outcomes.rounds), outcomes.connected)
-        self._start_again(outcomes)
+        self._kill()
+        self._disturb("crash", len(self.outcomes.rounds), self.outcomes.connected)
+        self._start_again()
 
-    def _kill(self, outcomes: Outcomes) -> None:
+    def _kill(self) -> None:
         """Kill the coordinator, and read what it has recorded."""
         assert self.coordinator.process is not None  # noqa: S101
         self.coordinator.measure()
         self._cpu_of_killed_s, self.coordinator.cpu_s = self._cpu_s, 0.0
         self.coordinator.kill()
         self.coordinator.process.wait()
-        self._read(outcomes)
+        self._read()
 
-    def _start_again(self, outcomes: Outcomes) -> None:
+    def _start_again(self) -> None:
         """On the same port and state."""
-        outcomes.restarted()
+        self.outcomes.restarted()
         self.kills.started_at = time.time()
         self.coordinator.start(self._environment)
 
-    def _strike(self, storm: Storm, outcomes: Outcomes) -> None:
+    def _strike(self, storm: Storm) -> None:
         self.coordinator.measure()
-        struck = self.options.struck(storm) & outcomes.connected
+        struck = self.options.struck(storm) & self.outcomes.connected
         self._disturb("storm", storm.round, struck)
-        outcomes.storms.append(struck)
+        self.outcomes.storms.append(struck)
         strike(self.study.directory, self.clients)
 
     def _disturb(self, what: str, round_: int, struck: frozenset[int]) -> None:
@@ -294,14 +285,14 @@ class LoadTest:
                 self.coordinator.measure()
                 one.cpu_s = self._cpu_s - one.cpu_before_s
 
-    def _coordinator_is_gone(self, outcomes: Outcomes) -> None:
+    def _coordinator_is_gone(self) -> None:
         code = self.coordinator.poll()
-        if code in _ENDED_STUDY and outcomes.rounds:
+        if code in _ENDED_STUDY and self.outcomes.rounds:
             return
         known = ExitCode(code) if code in set(ExitCode) and code else ExitCode.STUDY
         raise CutShort(known, f"the coordinator {ending(code)}", self._said(self.coordinator))
 
-    def _watch_clients(self, outcomes: Outcomes) -> None:
+    def _watch_clients(self) -> None:
         """End the test when a client process has ended: all later figures would be meaningless."""
         for child in self.clients:
             code = child.poll()
@@ -365,42 +356,42 @@ class LoadTest:
                 resets += found["resets"]
         return {"troubles": dict(troubles.most_common()), "resets": resets}
 
-    def _round_mean(self, outcomes: Outcomes) -> dict[str, float] | None:
+    def _round_mean(self) -> dict[str, float] | None:
         """Where the time of a round goes, the pauses between rounds included; None without any."""
-        rounds = len(outcomes.rounds)
+        rounds = len(self.outcomes.rounds)
         if not rounds or self.before_rounds_cpu_s is None:
             return None
         server, engine, clients = self.before_rounds_cpu_s
         return {
-            "wall_s": round(sum(one.seconds for one in outcomes.rounds) / rounds, 3),
+            "wall_s": round(sum(one.seconds for one in self.outcomes.rounds) / rounds, 3),
             "server_cpu_s": round((self._cpu_s - server) / rounds, 3),
             "engine_cpu_s": round((self.coordinator.below_cpu_s - engine) / rounds, 3),
             "client_cpu_s": round((self._client_cpu_s - clients) / rounds, 3),
             "participant_cpu_ms": round(1000 * (self._client_cpu_s - clients) / rounds / self.options.clients, 2),
         }
 
-    def _result(self, outcomes: Outcomes, wall_s: float) -> dict[str, Any]:
+    def _result(self, wall_s: float) -> dict[str, Any]:
         plan = self.study.plan
         figures = figures_of(plan)
         rows, ledger_error = self._ledger()
-        result = outcomes.figures() | {
+        result = self.outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
             "server_cpu_s_before_rounds": round((self.before_rounds_cpu_s or (0.0,))[0], 2),
             "engine_cpu_s": round(self.coordinator.below_cpu_s, 2),
-            "round_mean": self._round_mean(outcomes),
+            "round_mean": self._round_mean(),
             "server_peak_rss_mb": round(self.coordinator.peak_mb, 1),
             "client_cpu_s": round(self._client_cpu_s, 2),
             "client_peak_rss_mb": round(max((child.peak_mb for child in self.clients), default=0.0), 1),
             "wall_s": round(wall_s, 1),
             "disturbances": [one.to_json() for one in self.recoveries],
-            "kills": self.kills.to_json({(one.round, one.attempt) for one in outcomes.rounds if one.completed}),
+            "kills": self.kills.to_json({(one.round, one.attempt) for one in self.outcomes.rounds if one.completed}),
             "engine_kills": dict(self.engine_kills.done),
             "connections": self._connections(),
             "noise": noise_figures(self.noise_seen),
             "ledger_rows": rows,
             "ledger_error": ledger_error,
-            "study_ended": outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
-            "incomplete": self._incomplete(outcomes),
+            "study_ended": self.outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
+            "incomplete": self._incomplete(),
             "options": self.options.to_json(),
             "plan": {
                 "padded_dim": plan.padded_dim,
@@ -414,10 +405,10 @@ class LoadTest:
         code = self.cut_short.code if self.cut_short is not None else ExitCode.BOUND if broken else ExitCode.OK
         return result | {"broken": broken, "exit_code": int(code)}
 
-    def _incomplete(self, outcomes: Outcomes) -> str | None:
+    def _incomplete(self) -> str | None:
         if self.cut_short is None:
             return None
-        so_far = f"{self.cut_short.why} after {len(outcomes.rounds)} of {counted(self.options.rounds, 'round')}"
+        so_far = f"{self.cut_short.why} after {len(self.outcomes.rounds)} of {counted(self.options.rounds, 'round')}"
         return "; ".join(filter(None, (so_far, self.cut_short.more)))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any, Final
+
+import numpy as np
 
 from runtime.cpu_split import KINDS
 from runtime.text import counted
@@ -38,7 +40,6 @@ UNPLANNED: Final = "unplanned"
 _NOTICED_S: Final = 1.0  # within which the coordinator notices a lost connection
 _MOST_POINTS: Final = 600  # that are kept of a curve
 _SIGNING: Final = "ConsistencyCheck"
-_NOT_WRITTEN: Final = ("besides", "phase_cpu_s", "upload_bytes", "download_bytes")  # of a round, to result.json
 BETWEEN: Final = "between phases"
 """Of a round's seconds what belongs to no phase: closing each one, journal, opening the sum, the new model."""
 
@@ -81,37 +82,27 @@ class EndedRound:
     """With its log, when the round was read."""
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
     """Of the coordinator's event loop."""
-    phase_cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """CPU time of the coordinator, by phase and kind (`runtime.cpu_split`)."""
-    upload_bytes: float = 0.0
-    download_bytes: float = 0.0
-
-    @property
-    def causes(self) -> dict[str, int]:
-        """Name in ``CAUSES`` -> dropouts that this planned fault explains."""
-        return {name: sum(reasons.values()) for name, reasons in _by_cause(self.besides).items() if name in CAUSES}
-
-    @property
-    def unplanned(self) -> int:
-        """Dropouts that no planned fault explains."""
-        return sum(_by_cause(self.besides).get(UNPLANNED, {}).values())
 
     def to_json(self) -> dict[str, Any]:
-        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_WRITTEN}
+        values = {name: value for name, value in vars(self).items() if name != "besides"}
+        reasons = _by_cause(self.besides)
+        by_cause, unplanned = _counts(reasons)
         return values | {
             "seconds": round(self.seconds, 3),
-            "drops_unplanned": self.unplanned,
-            "drops_by_cause": self.causes,
-            "drop_reasons_by_cause": _by_cause(self.besides),
+            "drops_unplanned": unplanned,
+            "drops_by_cause": by_cause,
+            "drop_reasons_by_cause": reasons,
         }
 
 
-_GROWS: Final = {
-    "server_rss_mb": "the coordinator's memory in MB",
-    "server_files": "its open files",
-    "server_tasks": "its tasks",
-    "journal_bytes": "what a round adds to its journal, in bytes,",
+GROWTH: Final = {
+    "server_rss_mb": ("MB", "the coordinator's memory in MB"),
+    "server_files": ("files", "its open files"),
+    "server_tasks": ("tasks", "its tasks"),
+    "seconds": ("seconds a round", ""),
+    "journal_bytes": ("bytes of journal a round", "what a round adds to its journal, in bytes,"),
 }
+"""Figure of `growth` -> its unit, and its name in a broken bound; empty where --max-growth doesn't bound it."""
 SumCheck = Callable[[RoundCompleted], bool]
 """Whether a round's sum is the plain sum of its survivors."""
 
@@ -192,7 +183,6 @@ class Outcomes:
             completed=True,
             seconds=event.seconds,
             phase_seconds=event.phase_seconds,
-            phase_cpu_s=event.phase_cpu_s,
             survivors=len(event.survivors),
             sum_ok=right,
             server_rss_mb=event.coordinator_rss_mb,
@@ -200,8 +190,6 @@ class Outcomes:
             server_tasks=event.coordinator_tasks,
             journal_bytes=self.journal_bytes(),
             loop_lag_ms=event.loop_lag_ms,
-            upload_bytes=event.upload_bytes,
-            download_bytes=event.download_bytes,
         )
 
     def _aborted(self, event: AttemptAborted) -> EndedRound:
@@ -301,58 +289,39 @@ class Outcomes:
 
     # ---- figures -------------------------------------------------------------------------------
 
-    @property
-    def completed(self) -> list[EndedRound]:
-        return [one for one in self.rounds if one.completed]
-
-    @property
-    def aborted(self) -> list[EndedRound]:
-        return [one for one in self.rounds if not one.completed]
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Why rounds aborted -> how many did."""
-        return dict(Counter(one.reason for one in self.aborted).most_common())
-
-    def lag_ms(self) -> dict[str, float] | None:
-        """Of the coordinator's event loop: the median round's median, the worst round's p99, and the longest."""
-        lags = [one.loop_lag_ms for one in self.rounds if one.loop_lag_ms]
-        if not lags:
-            return None
-        worst = {name: max(lag[name] for lag in lags) for name in ("p99", "max")}
-        return {"p50": percentile([lag["p50"] for lag in lags], 0.5)} | worst
-
     def figures(self) -> dict[str, Any]:
         """All that follows from events, under stable JSON names."""
-        done = self.completed
+        done, completed = [one for one in self.rounds if one.completed], self.view.rounds
         seconds = [one.seconds for one in done]
         times = {name: [seconds_in(vars(one), name) for one in done] for name in (*PHASES, BETWEEN)}
+        reasons = _by_cause(sum((Counter(one.besides) for one in self.rounds), Counter()))
+        by_cause, unplanned = _counts(reasons)
         return {
             "rounds_completed": len(done),
-            "rounds_aborted": len(self.aborted),
+            "rounds_aborted": len(self.rounds) - len(done),
             "sums_ok": sum(one.sum_ok is True for one in done),
             "sums_wrong": [one.round for one in done if not one.sum_ok],
-            "round_s": spread(seconds, (0.5, 0.95)) | {"max": _rounded(max(seconds, default=None))},
-            "phase_s": {name: spread(values, (0.5, 0.95)) for name, values in times.items()},
-            "phase_cpu_s": _mean_split([one.phase_cpu_s for one in done]),
-            "key_to_sum_s": percentile([one.key_to_sum_s for one in self.view.rounds], 0.5) if done else None,
-            "loop_lag_ms": self.lag_ms(),
-            "upload_bytes": _mean([one.upload_bytes for one in done]),
-            "download_bytes": _mean([one.download_bytes for one in done]),
-            "vector_bytes": self.view.rounds[-1].vector_bytes if done else 0,
-            "reasons": self.reasons,
+            "round_s": spread(seconds) | {"max": round(max(seconds), 3) if seconds else None},
+            "phase_s": {name: spread(values) for name, values in times.items()},
+            "phase_cpu_s": _mean_split([one.phase_cpu_s for one in completed]),
+            "key_to_sum_s": median_low([one.key_to_sum_s for one in completed]) if completed else None,
+            "loop_lag_ms": _worst_lag([one.loop_lag_ms for one in self.rounds if one.loop_lag_ms]),
+            "upload_bytes": _mean([one.upload_bytes for one in completed]),
+            "download_bytes": _mean([one.download_bytes for one in completed]),
+            "vector_bytes": completed[-1].vector_bytes if completed else 0,
+            "reasons": dict(Counter(one.reason for one in self.rounds if not one.completed).most_common()),
             "drops": {
                 "expected": sum(sum(one.drops_expected.values()) for one in self.rounds),
                 "observed": sum(sum(one.drops_observed.values()) for one in self.rounds),
                 "late": sum(one.drops_late for one in self.rounds),
-                "unplanned": sum(one.unplanned for one in self.rounds),
+                "unplanned": unplanned,
                 "unseen": {name: self.unseen[name] for name in UNSEEN if self.unseen[name]},
                 "expected_by_phase": _added([one.drops_expected for one in self.rounds]),
                 "observed_by_phase": _added([one.drops_observed for one in self.rounds]),
                 # Not back from the last round's drop when this one began.
                 "absent": sum(self.options.clients - one.cohort for one in self.rounds),
-                "by_cause": _added([one.causes for one in self.rounds], CAUSES),
-                "reasons_by_cause": _by_cause(sum((Counter(one.besides) for one in self.rounds), Counter())),
+                "by_cause": by_cause,
+                "reasons_by_cause": reasons,
             },
             "growth": growth(done),
             "late_answers": sum(one.late_answers for one in self.rounds),
@@ -362,6 +331,14 @@ class Outcomes:
             "drop_reasons": dict(Counter(map(_why, self.view.dropouts)).most_common()),
             "rounds": [one.to_json() for one in self.rounds],
         }
+
+
+def _worst_lag(rounds: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Of the coordinator's event loop: the median round's median, the worst round's p99, and the longest."""
+    if not rounds:
+        return None
+    worst = {name: max(lag[name] for lag in rounds) for name in ("p99", "max")}
+    return {"p50": median_low([lag["p50"] for lag in rounds])} | worst
 
 
 def _mean_split(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
@@ -384,13 +361,13 @@ def growth(done: Sequence[EndedRound]) -> dict[str, tuple[float, float]] | None:
     parts = done[tenth : 2 * tenth], done[-tenth:]
 
     def median(name: str) -> tuple[float, float]:
-        early, late = (percentile([getattr(one, name) or 0 for one in part], 0.5) for part in parts)
-        return _rounded(early) or 0.0, _rounded(late) or 0.0
+        early, late = (round(median_low([getattr(one, name) or 0 for one in part]), 3) for part in parts)
+        return early, late
 
     def added(part: Sequence[EndedRound]) -> float:
         return round(((part[-1].journal_bytes or 0) - (part[0].journal_bytes or 0)) / (len(part) - 1))
 
-    figures = {name: median(name) for name in ("server_rss_mb", "server_files", "server_tasks", "seconds")}
+    figures = {name: median(name) for name in GROWTH if name != "journal_bytes"}
     half = len(done) // 2
     return figures | {"journal_bytes": (added(done[tenth : half + 1]), added(done[half:]))}
 
@@ -415,19 +392,12 @@ def _in_its_phase(planned: str | None, noted: str | None) -> bool:
     return planned is not None and (planned == noted or (planned, noted) == (_SIGNING, PHASES[-1]))
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values doesn't exceed (nearest rank): one that occurred.
-
-    Raises ValueError: no values.
-    """
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Median and 95th percentile by nearest rank: values that occurred; None where there are none."""
+    shares = {"p50": 0.5, "p95": 0.95}
     if not values:
-        raise ValueError("no values")
-    return sorted(values)[max(0, math.ceil(share * len(values) - 1e-9) - 1)]
-
-
-def spread(values: Sequence[float], shares: Sequence[float]) -> dict[str, float | None]:
-    """``{"p50": ..., "p95": ...}``; None where there are no values."""
-    return {f"p{100 * share:g}": _rounded(percentile(values, share) if values else None) for share in shares}
+        return dict.fromkeys(shares)
+    return {name: round(float(np.quantile(values, at, method="inverted_cdf")), 3) for name, at in shares.items()}
 
 
 def thinned(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -436,19 +406,20 @@ def thinned(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     return [point for place, point in enumerate(points, 1) if place % step == 0 or place == len(points)]
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
 def _mean(values: Sequence[float]) -> int:
     return round(sum(values) / len(values)) if values else 0
 
 
-def _added(counts: Sequence[Mapping[str, int]], names: Iterable[str] = PHASES) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for one in counts:
-        total.update(one)
-    return {name: total[name] for name in names if total[name]}
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total = sum(map(Counter, counts), Counter[str]())
+    return {phase: total[phase] for phase in PHASES if total[phase]}
+
+
+def _counts(reasons: Mapping[str, Mapping[str, int]]) -> tuple[dict[str, int], int]:
+    """Of `_by_cause`: dropouts that a planned fault explains, by its name, and how many none explains."""
+    counts = {cause: sum(table.values()) for cause, table in reasons.items()}
+    unplanned = counts.pop(UNPLANNED, 0)
+    return counts, unplanned
 
 
 def _by_cause(dropouts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
@@ -473,11 +444,8 @@ def _always(result: Mapping[str, Any]) -> Iterator[str]:
         what = "not the noise of" if result["options"]["noise"] else "not that of"
         rounds = ", ".join(map(str, wrong))
         unplanned = result["drops"]["unplanned"] if result["options"]["thin"] else 0
-        why = (
-            f" (thin participants leave out the masks of {counted(unplanned, 'unplanned dropout')})"
-            if unplanned
-            else ""
-        )
+        masks = f"the masks of {counted(unplanned, 'unplanned dropout')}"
+        why = f" (thin participants leave out {masks})" if unplanned else ""
         yield f"{len(wrong)} of {sums} {'is' if len(wrong) == 1 else 'are'} {what} the survivors: round {rounds}{why}"
     if result.get("ledger_error"):
         yield f"the coordinator's ledger doesn't verify: {result['ledger_error']}"
@@ -506,7 +474,7 @@ def _asked_for(result: Mapping[str, Any], options: LoadOptions) -> Iterator[str]
         grown = result["growth"]
         if grown is None:
             yield "--max-growth asks for twenty rounds or more"
-        for name, what in _GROWS.items() if grown else ():
+        for name, what in ((name, what) for name, (_, what) in GROWTH.items() if grown and what):
             early, late = grown[name]
             if late > (1 + options.max_growth) * early:
                 most = f"{100 * options.max_growth:g} %"

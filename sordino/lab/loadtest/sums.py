@@ -11,6 +11,7 @@ the decoded sum.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,12 @@ from sordino.lab.loadtest.faults import digest
 
 Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 _BLOCK: Final = 16
+
+
+def identities_of(study: Path) -> list[bytes]:
+    """Of all participants of a study's folder, in the order of the roster."""
+    roster = json.loads((study / "roster.json").read_text())
+    return [bytes.fromhex(entry["identity"]) for entry in roster["participants"]]
 
 
 def vector(seed: int, round_: int, attempt: int, identity: bytes, *, dim: int, bits: int) -> Words:

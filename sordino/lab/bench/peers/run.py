@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from sordino.lab.bench.timing import Spread
 
@@ -99,6 +99,13 @@ class Comparison:
     versions: dict[str, str]  # of the peer's environment
     last: tuple[Figures, Figures] = field(repr=False)  # ours and the peer's of the last pair
 
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]], **about: Any) -> Self:
+        """``pairs``: figures of ours and the peer's; ``about``: the other fields."""
+        ours, peers = zip(*pairs, strict=True)
+        ratio = Spread.of([other / one for one, other in pairs])
+        return cls(ours=Spread.of(ours), peers=Spread.of(peers), ratio=ratio, **about)
+
     def to_json(self) -> dict[str, Any]:
         """All fields, under their names, and what each side does and leaves out."""
         return asdict(self) | {
@@ -130,23 +137,17 @@ def pins() -> dict[str, str]:
     return {name: version for name, _, version in lines if name in ("flwr", "opendp")}
 
 
-def flower_secagg(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> Figures:
-    """Run one round of Flower's SecAgg+.
+def run_peer(python: Path, script: str, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> Figures:
+    """The figures of a peer: `flower_secagg`, one round of Flower's SecAgg+, or `opendp_noise`, a vector of noise.
 
     Args:
         python: from `find_environment`.
         timeout_s: wall-clock limit.
-        options: of `flower_secagg.py`: ``clients``, ``dim``, ``drop``, ``threshold``.
+        options: of the script.
 
-    Returns its figures: ``cpu_s`` of all participants and the server, ``server_cpu_s``, ``client_cpu_s``, the mean of
-    the survivors, and more. Raises PeerFailed: no figures, or too late.
+    Raises PeerFailed: no figures, or too late.
     """
-    return _run((str(python), "-I", str(HERE / "flower_secagg.py"), *_arguments(options)), timeout_s)
-
-
-def opendp_noise(python: Path, *, timeout_s: float = TIMEOUT_S, **options: float | None) -> Figures:
-    """Draw a vector of OpenDP's discrete Gaussian noise; as `flower_secagg`, with ``stddev`` and ``dim``."""
-    return _run((str(python), "-I", str(HERE / "opendp_noise.py"), *_arguments(options)), timeout_s)
+    return _run((str(python), "-I", str(HERE / f"{script}.py"), *_arguments(options)), timeout_s)
 
 
 def _arguments(options: Mapping[str, float | None]) -> list[str]:
@@ -169,9 +170,9 @@ def compare_secagg(
         return _run((*command, "bench", "secagg", *arguments), TIMEOUT_S)
 
     threshold = int(ours()["threshold"])  # and ours' warm-up
-    flower_secagg(python, clients=5, dim=100, drop=0.2)
+    run_peer(python, "flower_secagg", clients=5, dim=100, drop=0.2)
     setting = work | {"bits": _BITS, "graph": "complete", "threshold": threshold}
-    flower = functools.partial(flower_secagg, python, threshold=threshold, **work)
+    flower = functools.partial(run_peer, python, "flower_secagg", threshold=threshold, **work)
     comparison = _compare("secagg", setting, ours, flower, repeats)
     mine, theirs = (figures["survivors"] for figures in comparison.last)
     if mine != theirs:
@@ -190,8 +191,9 @@ def compare_noise(python: Path, *, stddev: float, dim: int, repeats: int) -> Com
         return _run((*OURS, "bench", "noise", "--law=gaussian", *_arguments(work), "--json"), TIMEOUT_S)
 
     ours()
-    opendp_noise(python, stddev=stddev, dim=1000)
-    return _compare("noise", {"law": "gaussian"} | work, ours, functools.partial(opendp_noise, python, **work), repeats)
+    run_peer(python, "opendp_noise", stddev=stddev, dim=1000)
+    opendp = functools.partial(run_peer, python, "opendp_noise", **work)
+    return _compare("noise", {"law": "gaussian"} | work, ours, opendp, repeats)
 
 
 def compare_rounds(python: Path, *, repeats: int) -> Comparison:
@@ -201,18 +203,13 @@ def compare_rounds(python: Path, *, repeats: int) -> Comparison:
     """
     found = _run((str(python), str(HERE / "flower_rounds.py"), f"--repeats={repeats}"), TIMEOUT_S)
     seconds = found["seconds"]
-    ours, theirs, plain = (Spread.of(seconds[way]) for way in ("sordino", "secagg+", "plain"))
-    setting = {"nodes": found["nodes"], "dim": found["dim"], "plain_s": plain.median}
-    setting["ours_over_plain"] = found["sordino_over_plain"]
-    ratio = Spread.of([other / one for one, other in zip(seconds["sordino"], seconds["secagg+"], strict=True)])
-    return Comparison(
+    setting = {"nodes": found["nodes"], "dim": found["dim"], "plain_s": Spread.of(seconds["plain"]).median}
+    return Comparison.of(
+        list(zip(seconds["sordino"], seconds["secagg+"], strict=True)),
         work="round",
         peer="flower",
         unit="s",
-        setting=setting,
-        ours=ours,
-        peers=theirs,
-        ratio=ratio,
+        setting=setting | {"ours_over_plain": found["sordino_over_plain"]},
         versions=found["versions"],
         last=(found, found),
     )
@@ -221,21 +218,12 @@ def compare_rounds(python: Path, *, repeats: int) -> Comparison:
 def _compare(
     work: str, setting: dict[str, Any], ours: Callable[[], Figures], peer: Callable[[], Figures], repeats: int
 ) -> Comparison:
-    pairs, runs = [], []
+    pairs = []
     for _ in range(repeats):
-        runs.append((ours(), peer()))
-        pairs.append(tuple(_compared(work, one) for one in runs[-1]))
-    return Comparison(
-        work=work,
-        peer=runs[-1][1]["peer"],
-        unit=_COMPARED[work][0],
-        setting=setting,
-        ours=Spread.of([one for one, _ in pairs]),
-        peers=Spread.of([other for _, other in pairs]),
-        ratio=Spread.of([other / one for one, other in pairs]),
-        versions=runs[-1][1]["versions"],
-        last=runs[-1],
-    )
+        last = ours(), peer()
+        pairs.append((_compared(work, last[0]), _compared(work, last[1])))
+    about = {name: last[1][name] for name in ("peer", "versions")}
+    return Comparison.of(pairs, work=work, unit=_COMPARED[work][0], setting=setting, last=last, **about)
 
 
 def _compared(work: str, figures: Figures) -> float:
