@@ -24,7 +24,6 @@ from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.grid import EXPERIMENTS
 from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, Stages, choose
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
@@ -338,7 +337,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     one = {**TINY, "last": 1}
     small = {**one, "cohort": 10, "evaluate_every": 1, "task": "softmax-regression", "rates": (0.1,)}
     large_clip = {**small, "clips": (1.0,)}
-    left = {**one, "cohort": 20, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
+    left = {**one, "cohort": 30, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
     steps = {"batch_size": 8, "steps": 2, "step_counts": (1,), "cohorts": (10,), "round_counts": (2,)}
     steps |= {
         "queries": (5,),
@@ -351,7 +350,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     methods = {"alphas": (1.0,), "weights": (0.4,), "sparsities": (0.3,), "table_sparsities": (0.5,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
-        (dropout, SMALL, {**left, "surplus": (4.0, None)}),
+        (dropout, SMALL, {**left, "surplus": (4.0, None), "surplus_cohort": 20}),
         (sampling, SMALL, {**large_clip, "epsilons": (4.0,)}),
         (clipping, SMALL, {**large_clip, "epsilons": (4.0,), "middle": 4.0, "first_clips": (0.1, 1.0)}),
         (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
@@ -519,11 +518,6 @@ def test_plans_of_the_papers_sizes_hold() -> None:
         assert plan is not None
         assert plan.dim == dim
         assert plan.sampling_rate == pytest.approx(sizes.cohort / sizes.participants)
-
-
-@pytest.mark.parametrize("module", [bits, blur_lus])
-def test_the_command_knows_an_experiments_parts(module: Any) -> None:
-    assert EXPERIMENTS[module.NAME][-1] == module.PARTS
 
 
 @pytest.mark.parametrize(

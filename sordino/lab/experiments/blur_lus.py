@@ -333,8 +333,6 @@ def _method_options(method: str, weight: float, sparsity: float) -> dict[str, An
     return {} if method == VOTES else {"method": "dp-fedavg"}
 
 
-NAME: Final = "blur-lus"
-PARTS: Final = ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "own-rates", "bound")
 _COLOURED: Final = ("alpha", "steps", "active")
 """Parts that take CIFAR-10 at the papers' size."""
 _PAIR: Final = (FEDAVG, OURS)
@@ -357,7 +355,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     setup, choices = main.choose()
     second, second_setup = main, setup
     colour = request.data.get("colour")
-    if request.scale == PAPER and any(map(request.wants, _COLOURED)):
+    if request.scale == PAPER and set(_COLOURED) & set(request.parts):
         if colour is None:
             raise ExperimentError(
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
@@ -370,7 +368,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     pictures: list[Picture] = []
     extra: list[Choice] = []
     proved: list[Choice] = []
-    for part in filter(request.wants, PARTS):
+    for part in request.parts:
         if part == "sparsity":
             without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
             rows = main.compare("Table 3: sparsity", (LUS, OURS), setup, {"sparsity": sizes.table_sparsities})

@@ -64,7 +64,7 @@ EXPERIMENTS: Final = {
         (),
     ),
 }
-"""Name to help, times of both scales, and parts that --parts may name; the module is called as the experiment."""
+"""Name to help, times of both scales, and parts in their order; the module is called as the experiment."""
 
 
 class GridOptions(Table):
@@ -143,7 +143,8 @@ def play(
     parts = [] if own.parts is None else [part.strip() for part in own.parts.split(",")]
     for part in parts:
         one_of("--parts", part, known)
-    request = Request(own.scale, _seeds(own.seeds), _data_sets(own), parts=parts)
+    wanted = [part for part in known if part in parts or not parts]
+    request = Request(own.scale, _seeds(own.seeds), _data_sets(own), wanted)
     began = time.monotonic()
     try:
         pool = RunPool(folder, own.workers or os.cpu_count() or 1, told, own.device)
@@ -158,7 +159,7 @@ def play(
         "scale": request.scale,
         "seeds": request.seeds,
         "data": request.data,
-        "parts": request.parts,
+        "parts": parts,
         "versions": versions(),
         "wall_s": round(time.monotonic() - began, 1),
         **outcome.to_json(),

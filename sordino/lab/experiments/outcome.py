@@ -51,6 +51,10 @@ class Choice:
         """Return the chosen combination for a value of each of ``of``; the first one if no run completed."""
         return self.chosen[of] or {name: values[0] for name, values in self.grids[of].items()}
 
+    def applied(self, make: Callable[..., SimulationSettings]) -> Callable[..., SimulationSettings]:
+        """Return ``make`` with the combination that was chosen for a run's labels; labels of that name go first."""
+        return lambda **labels: make(**{**self.taken(*(labels[name] for name in self.of)), **labels})
+
     def runs(self, *of: Any) -> int:
         """Return the number of runs among which one was chosen."""
         return len(SEEDS) * math.prod(len(values) for values in self.grids[of].values())
@@ -229,7 +233,7 @@ class Request:
         scale: "small" or "paper".
         seeds: of the results, one or more, none of `SEEDS`.
         data: names of data sets by kind ("images", "colour", "text"); by default the scale's own.
-        parts: of the experiment; empty for all.
+        parts: of the experiment, in its order.
     """
 
     scale: str = SMALL
@@ -254,9 +258,6 @@ class Request:
         from learning.datasets import load_users
 
         return "dirichlet" if load_users(data) is None else "natural"
-
-    def wants(self, part: str) -> bool:
-        return not self.parts or part in self.parts
 
 
 def write(outcome: Outcome, folder: Path) -> list[Path]:

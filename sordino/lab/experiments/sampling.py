@@ -18,7 +18,6 @@ from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes
 from sordino.lab.experiments.tables import PAIRED, SPENT, TEST, Cell, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings, resized
 
-NAME: Final = "sampling"
 WAYS: Final = ("none", "lottery", "epochs")
 REFERENCE: Final = "lottery"
 
@@ -59,14 +58,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
         return drawn.changed(study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
 
     grid = {"sampling": WAYS, "epsilon": sizes.epsilons}
-    choice = stages.tuned(
-        "Clip and client rate for each way of inviting", {"clip": sizes.clips, "rate": sizes.rates}, settings, of=grid
-    )
-
-    def tuned_settings(**labels: Any) -> SimulationSettings:
-        return settings(**labels, **choice.taken(labels["sampling"], labels["epsilon"]))
-
-    found = stages.results("ways of inviting", grid, tuned_settings)
+    choice = stages.tuned("Clip and client rate for each way of inviting", sizes.start, settings, of=grid)
+    found = stages.results("ways of inviting", grid, choice.applied(settings))
     notes = [
         f"{sizes.described(data)}; distributed discrete Gaussian, 18 bits, delta {sizes.delta:g}, server momentum 0.9. "
         "No participant drops out or colludes.",
