@@ -23,7 +23,7 @@ from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, 
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, Sizes
 from sordino.lab.experiments.tables import PAIRED, TEST, Cell, Mean, Results, Table, compared, gathered
-from sordino.lab.simulation.cohorts import cohort_of, survivors_of
+from sordino.lab.simulation.rounds import cohort_of, survivors_of
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 from sordino.planning.drawing import Axes, Picture, Series
 

@@ -10,11 +10,10 @@ import hashlib
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +45,10 @@ MOST_IN_A_SHARD: Final = 256
 """Participants that are trained at once."""
 FEW_IN_A_SHARD: Final = 32
 """Participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
-_AHEAD: Final = 2  # shards that wait for each worker
 # 64 MB of float32 updates, and about ten times that while they are encoded.
 _VALUES_IN_A_SHARD: Final = 1 << 24
 # Encoded in one go: what fits a level-2 cache several times over gains nothing any more.
 _VALUES_AT_ONCE: Final = 1 << 18
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -99,19 +96,6 @@ class Shard:
     metrics: NDArray[np.float64]
     training_s: float
     encoding_s: float
-
-
-def in_order(
-    assignments: Sequence[Assignment], workers: int, submit: Callable[[Assignment], _T], taken: Callable[[_T], Shard]
-) -> Iterator[Shard]:
-    """Yield results in the given order, a few shards ahead of what is taken: models and sums may be long."""
-    waiting: deque[_T] = deque()
-    for assignment in assignments:
-        waiting.append(submit(assignment))
-        if len(waiting) >= _AHEAD * workers:
-            yield taken(waiting.popleft())
-    while waiting:
-        yield taken(waiting.popleft())
 
 
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
