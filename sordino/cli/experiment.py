@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,9 +17,6 @@ from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, counting, epilog, verb_group
 from sordino.lab.experiments.grid import EXPERIMENTS, GridOptions, play, telling
 from sordino.lab.experiments.options import AuditOptions, DmeOptions, audit_settings, dme_settings
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "experiment"
 app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
