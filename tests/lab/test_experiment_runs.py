@@ -24,7 +24,7 @@ from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, Stages, choose
+from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Choice, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
@@ -222,9 +222,10 @@ def rows_of(values: dict[tuple[float, int], float]) -> list[dict[str, Any]]:
 def test_the_greatest_mean_is_chosen_and_failed_runs_are_not() -> None:
     rows = rows_of({(0.1, 1): 0.5, (0.1, 2): 0.7, (1.0, 1): 0.65, (1.0, 2): 0.66})
     rows.append({"labels": {"clip": 3.0}, "seed": 1, "outcome": "round aborted", "accuracy": 0.9})
-    choice = choose("S", rows, ["clip"])
+    means = gathered(rows, ["clip"], accuracy)
+    assert means[(0.1,)].mean == pytest.approx(0.6)
+    choice = Choice("S", (), {(): {"clip": (0.1, 1.0, 3.0)}}, means)
     assert choice.chosen == {(): {"clip": 1.0}}
-    assert gathered(rows, ["clip"], accuracy)[(0.1,)].mean == pytest.approx(0.6)
     grid = choice.to_json()["grid"]
     assert [one["clip"] for one in grid] == [0.1, 1.0]
     assert "chosen" in choice.table("t").text().splitlines()[-1]

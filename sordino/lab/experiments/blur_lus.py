@@ -22,22 +22,9 @@ from learning.tasks.votes import VoteOptions
 from sordino.lab.experiments.blur_lus_bound import Case, bound_table
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, Run, RunPool, labels_of
+from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import (
-    CONDITIONAL,
-    HELD,
-    PAIRED,
-    SPENT,
-    TEST,
-    Cell,
-    Mean,
-    Results,
-    Share,
-    Table,
-    accuracy,
-    compared,
-)
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, NAMES, Axes, Band, Picture, Series
 
@@ -247,9 +234,8 @@ class Plays:
                 {"rate": sizes.rates, "clip": sizes.clips},
                 one,
             )
-            own = choice.taken()
-            runs = [Run({"method": method, **own}, one(seed=seed, **own), sizes.last) for seed in self.stages.seeds]
-            rows += self.stages.pool.run(f"{method} with a rate of its own", runs)
+            own = {name: (value,) for name, value in choice.taken().items()}
+            rows += self.stages.results(f"{method} with a rate of its own", {"method": (method,), **own}, one).rows
             choices.append(choice)
         return rows, choices
 
@@ -487,12 +473,9 @@ def _sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequenc
 
 def _rates_table(rows: Sequence[Row]) -> Table:
     """Return the accuracy of every method at its best local rate and S."""
-    body: list[list[Cell]] = []
-    for method in METHODS:
-        own = [row for row in rows if row["labels"]["method"] == method]
-        found = [value for row in own if (value := accuracy(row)) is not None]
-        labels = own[0]["labels"] if own else {"rate": None, "clip": None}
-        body.append([method, labels["rate"], labels["clip"], Share(Mean.of(found)) if found else "not run"])
+    found = Results(rows, "method", "rate", "clip")
+    keys = dict.fromkeys(labels_of(row, *found.names) for row in rows)
+    body: list[list[Cell]] = [[*key, found.cell(*key)] for key in keys]
     title = "Every method with a local rate and S of its own"
     return Table("blur-lus-own-rates", title, ("method", "local rate", "S", "accuracy, %"), body, _NOTE)
 

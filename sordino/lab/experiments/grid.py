@@ -103,19 +103,14 @@ def _data_sets(own: GridOptions) -> dict[str, str]:
     """Return the named data sets by kind. Raises Failure: an option holds no name of a data set."""
     from learning.data_names import check_dataset_name
 
-    found = {}
-    for option, kind, name in (
-        ("data", "images", own.data),
-        ("colour", "colour", own.colour),
-        ("text", "text", own.text),
-    ):
-        if name is not None:
-            try:
-                check_dataset_name(name)
-            except ValueError as error:
-                raise InputFailure(f"--{option} {name} {error}.") from None
-            found[kind] = name
-    return found
+    options = {"images": ("data", own.data), "colour": ("colour", own.colour), "text": ("text", own.text)}
+    found = {kind: (option, name) for kind, (option, name) in options.items() if name is not None}
+    for option, name in found.values():
+        try:
+            check_dataset_name(name)
+        except ValueError as error:
+            raise InputFailure(f"--{option} {name} {error}.") from None
+    return {kind: name for kind, (_, name) in found.items()}
 
 
 def play(
