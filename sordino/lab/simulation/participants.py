@@ -39,6 +39,7 @@ from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 if TYPE_CHECKING:
     from learning.task import Task
     from server.study_file import StudyConfiguration
+    from server.study_tables import DataTable
     from sordino.lab.simulation.device_encoder import DeviceEncoder
 
 MOST_IN_A_SHARD: Final = 256
@@ -131,21 +132,19 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
         return Data(len(held), held.__getitem__, test)
     if data.dataset == APP:
         return Data(study.places, lambda participant: app_partition(participant, study.places), empty())
-    return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test, trained)
+    return _loaded(data, study.places, trained)
 
 
 @lru_cache(maxsize=2)
-def _loaded(
-    dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str, task: str
-) -> Data:
+def _loaded(data: DataTable, participants: int, task: str) -> Data:
     try:
-        parts = cut_dataset(dataset, name, participants, alpha, seed, shards)
+        parts = cut_dataset(data.dataset, data.partition, participants, data.alpha, data.seed, data.shards)
     except DatasetError:
         raise
     except ValueError as error:
         raise SimulationError(str(error)) from error
-    train = load_part(dataset, "train")
-    return Data(len(parts), lambda participant: train.take(parts[participant]), load_test(dataset, test, task))
+    train, test = load_part(data.dataset, "train"), load_test(data.dataset, data.test, task)
+    return Data(len(parts), lambda participant: train.take(parts[participant]), test)
 
 
 def accelerator_of(task: Task) -> Any:
