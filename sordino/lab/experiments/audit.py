@@ -17,7 +17,6 @@ noise shares the plan doesn't count.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
@@ -221,11 +220,9 @@ def mistaken(plan: Plan, *, noise_divided_by: float = 1.0, clip_times: float = 1
         raise ValueError(f"noise divided by {noise_divided_by:g} is less than the sampler draws: use more bits")
     clipping = ClipRule.flat(plan.coded_dim, plan.clip * clip_times) if clip_times > 1 else plan.clipping
     changed = {"local_variance": variance, "clipping": clipping}
-    wrong = copy.copy(plan)
-    for name in [key for key in vars(wrong) if key not in {field.name for field in fields(plan)}]:
-        object.__delattr__(wrong, name)  # figures that were computed from the right numbers
-    for name, value in changed.items():
-        object.__setattr__(wrong, name, value)
+    wrong = object.__new__(type(plan))  # without figures that were computed from the right numbers
+    for field in fields(plan):
+        object.__setattr__(wrong, field.name, changed.get(field.name, getattr(plan, field.name)))
     return wrong
 
 

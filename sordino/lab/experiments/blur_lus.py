@@ -481,14 +481,14 @@ def _rates_table(rows: Sequence[Row]) -> Table:
 
 
 def _by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str], scale: str) -> Picture:
-    """Draw a curve for each method; with AE-DPFL among them the others once more on a separate scale."""
+    """Draw a curve for each method."""
     found = Results(rows, "method", label)
     values: list[Any] = sorted({row["labels"][label] for row in rows})
 
     def curve(method: str) -> dict[Any, Mean]:
         return found.curve(values, lambda value: (method, value))
 
-    series = [Series(method, curve(method), _COLOURS.get(method, 4), dashed=method == DDGAUSS) for method in methods]
+    series = [Series(method, curve(method), _COLOURS[method], dashed=method == DDGAUSS) for method in methods]
     axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
     return Picture(name, axes, "Mean and standard error over seeds.")
 
@@ -504,7 +504,7 @@ def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:
             if all(found):
                 low, middle, high = (sum(one) / len(one) for one in found)
                 points[round_] = (low, middle, high)
-        band = Band("median, 10th to 90th percentile", points, _COLOURS.get(method, 4))
+        band = Band("median, 10th to 90th percentile", points, _COLOURS[method])
         axes.append(
             Axes(method, "round", "norm before clipping", [band], percent=False, level=(clip, f"clip S = {clip:g}"))
         )

@@ -117,8 +117,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     both = {"epsilon": sizes.surplus, "noise": (STAYS, TAKEN_BACK)}
     surplus = stages.results("surplus noise", both, partial(_surplus, data, sizes))
     tables = [_accuracies(found, sizes), _epsilons(found, sizes, careless), _surplus_table(surplus, sizes)]
-    tables.append(choice.table("dropout-choice"))
-    return Outcome(notes, tables, [_picture(found, sizes, careless)], [choice])
+    return Outcome(notes, [*tables, choice.table("dropout-choice")], [_picture(found, sizes, careless)], [choice])
 
 
 def _surplus(data: str, sizes: DropoutSizes, *, epsilon: float | None, noise: str, seed: int) -> SimulationSettings:
@@ -146,11 +145,10 @@ def _surplus_table(found: Results, sizes: DropoutSizes) -> Table:
     gained = dict(zip(epsilons, gains, strict=True))
     body: list[list[Cell]] = []
     for epsilon in sizes.surplus:
-        rows = [row for row in found.rows if labels_of(row, *found.names) == (epsilon, TAKEN_BACK)]
-        spent = [row["epsilon_coordinator"] for row in rows if row.get("epsilon_coordinator")]
         gain = [None, None, ""] if epsilon is None else gained[epsilon]
         cells = [found.cell(epsilon, noise) for noise in (STAYS, TAKEN_BACK)]
-        body.append(["none" if epsilon is None else epsilon, *cells, *gain, max(spent, default=None)])
+        spent = found.spent(epsilon=epsilon, noise=TAKEN_BACK)[-1]
+        body.append(["none" if epsilon is None else epsilon, *cells, *gain, spent])
     columns = ("epsilon", STAYS, TAKEN_BACK, "gain", *PAIRED, "epsilon_coordinator")
     note = (
         f"The demo's study: {sizes.surplus_cohort} participants of whom 30 % may leave and none does, 15 rounds. "

@@ -65,6 +65,8 @@ EXPERIMENTS: Final = {
     ),
 }
 """Name to help, times of both scales, and parts in their order; the module is called as the experiment."""
+OF_SOME: Final = {"colour": ("blur-lus",), "text": ("bits",), "parts": ("bits", "blur-lus")}
+"""Options that only some experiments take."""
 
 
 class GridOptions(Table):
@@ -128,13 +130,9 @@ def play(
     from sordino.lab.simulation.settings import SimulationError
 
     *_, known = EXPERIMENTS[name]
-    for option, value, fits in (
-        ("--colour", own.colour, name == "blur-lus"),
-        ("--text", own.text, name == "bits"),
-        ("--parts", own.parts, bool(known)),
-    ):
-        if value is not None and not fits:
-            raise InputFailure(f"{option} {value}: {name} has no use for it. Leave it out.")
+    for option, takers in OF_SOME.items():
+        if (value := getattr(own, option)) is not None and name not in takers:
+            raise InputFailure(f"--{option} {value}: {name} has no use for it. Leave it out.")
     parts = [] if own.parts is None else [part.strip() for part in own.parts.split(",")]
     for part in parts:
         one_of("--parts", part, known)
