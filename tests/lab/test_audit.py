@@ -27,10 +27,12 @@ from sordino.lab.experiments.audit import (
     accusations,
     audit,
     canaries_of,
+    chi_squared_quantile,
     coins_of,
     direction,
     distance_between,
     mistaken,
+    noise_check,
     observe,
     plan_of,
     planned_variance,
@@ -38,7 +40,6 @@ from sordino.lab.experiments.audit import (
     proved_epsilon,
     scores_of,
 )
-from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
 from tests.support.commands import Run, output, says
 
 SETTING = Setting(
