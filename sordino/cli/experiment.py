@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,11 +15,8 @@ from runtime.failure import ExitCode, Failure, InputFailure, listing
 from runtime.option_values import built
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, counting, epilog, verb_group
-from sordino.lab.experiments.grid import EXPERIMENTS, GridOptions, play, telling
+from sordino.lab.experiments.grid import EXPERIMENTS, OF_SOME, GridOptions, play, telling
 from sordino.lab.experiments.options import AuditOptions, DmeOptions, audit_settings, dme_settings
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "experiment"
 app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
@@ -141,13 +138,9 @@ def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:
     ) -> int:
         return _play(name, built(GridOptions, chosen(given, GridOptions)), as_json)
 
-    changed: dict[str, Any] = {
-        "output": {"show_default": f"experiment-{name}"},
-        "colour": {"hidden": name != "blur-lus"},
-        "text": {"hidden": name != "bits"},
-        "parts": {"help": f"Of {', '.join(parts)}.", "hidden": not parts},
-    }
-    return with_options(run, options(GridOptions, **changed))
+    changed: dict[str, Any] = {option: {"hidden": name not in takers} for option, takers in OF_SOME.items()}
+    changed["parts"]["help"] = f"Of {', '.join(parts)}."
+    return with_options(run, options(GridOptions, output={"show_default": f"experiment-{name}"}, **changed))
 
 
 for _name, (_wording, (_small, _paper), _parts) in EXPERIMENTS.items():

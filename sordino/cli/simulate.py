@@ -16,19 +16,18 @@ from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, check_folder, in_options, settled
-from runtime.settings_keys import key
+from server.study_file import load
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.study_options import over_files, study_values
 from sordino.cli.verbs import epilog
 from sordino.lab.simulation.settings import (
-    CHANGES,
     Files,
     SimulatedStudy,
     SimulationError,
     SimulationOptions,
     SimulationSettings,
-    from_folder,
+    resized,
     simulated_study,
 )
 from sordino.planning.expected_errors import default_bounds_note
@@ -52,8 +51,8 @@ EPILOG = epilog(
     "simulate --participants 1000 --bits 18 --drop 0.1 --rounds 20 --output run.jsonl",
     *(ExitCode.INFEASIBLE, ExitCode.STUDY, ExitCode.BUDGET, ExitCode.INTERRUPTED),
 )
-_PANEL: Final = "Simulation"
-_option = partial(key, panel=_PANEL)
+CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
+"""Options that may change a study's folder."""
 NOTHING_KEPT: Final = "Nothing was kept: with --output FILE the same command continues where it stopped."
 _NOT_SIMULATED: Final = (
     *("name", "listen", "training_s", "one_machine", "pause_s", "http_listen", "largest_roster"),
@@ -161,7 +160,15 @@ def _from_folder(
                 f"{option.opts[0]} can't be combined with {directory}, whose study.toml sets it. Change it there, or "
                 "leave out the folder and choose all with options."
             )
-    return from_folder(directory, values)
+    configuration = load(directory)
+    places = configuration.study.participants or len(configuration.roster_file().read().roster)
+    anew = {name: value for name, value in values.items() if name in CHANGES}
+    if values.get("sampling") == "none" and "cohort" not in values:
+        anew.pop("sampling")
+    if anew.keys() & {"participants", "cohort", "sampling"}:
+        anew |= {"min_survivors": None, "quorum": None}
+    changed = partial(resized, configuration, places, **anew)
+    return settled(changed, lambda made: made, {}, SimulatedStudy), changed
 
 
 _STUDY: Final = options(
@@ -174,7 +181,7 @@ _CHANGED: Final = options(
     Sizes,
     SimulatedStudy,
     only=(*CHANGES, "seed"),
-    panel=_PANEL,
+    panel="Simulation",
     participants={"help": "Participants in all.", "show_default": "100, or DIR's"},
     cohort={
         "help": "Participants of a round, drawn from all; by a lottery unless --sampling states another law.",

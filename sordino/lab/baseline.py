@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.lab.simulation.cohorts import Participants
-from sordino.lab.simulation.rounds import Rounds
+from sordino.lab.simulation.rounds import Cohort, Rounds
 from sordino.lab.simulation.settings import SimulationSettings, resized
 
 
@@ -32,7 +31,7 @@ class RecordedRounds(Rounds):
         super().__init__(settings)
         self._cohorts = cohorts
 
-    def survivors(self, cohort: Participants, round_: int, attempt: int) -> Participants:
+    def survivors(self, cohort: Cohort, round_: int, attempt: int) -> Cohort:
         return np.array(sorted(self._cohorts[round_ - 1]), np.int64)
 
 

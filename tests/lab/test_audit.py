@@ -27,10 +27,12 @@ from sordino.lab.experiments.audit import (
     accusations,
     audit,
     canaries_of,
+    chi_squared_quantile,
     coins_of,
     direction,
     distance_between,
     mistaken,
+    noise_check,
     observe,
     plan_of,
     planned_variance,
@@ -38,8 +40,7 @@ from sordino.lab.experiments.audit import (
     proved_epsilon,
     scores_of,
 )
-from sordino.lab.experiments.audit_noise import chi_squared_quantile, noise_check
-from tests.support.commands import Run, one_clear_error, output, says
+from tests.support.commands import Run, output, says
 
 SETTING = Setting(
     mechanism="ddgauss",
@@ -58,10 +59,6 @@ SETTING = Setting(
 LARGE = replace(SETTING, canaries=2048, dim=2048, rounds=1)
 
 
-def _accused(row: dict[str, Any]) -> bool:
-    return bool(row["violation"] or row["noise_short"] or row["noise_excess"] or row["noise_shared"])
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_right_mechanisms_are_not_accused(mechanism: str) -> None:
     """8 audits over all. The theorem allows to accuse one in 0.8 of 100 runs; normal noise shows so much less than
@@ -69,7 +66,7 @@ def test_right_mechanisms_are_not_accused(mechanism: str) -> None:
     """
     for seed in range(2):
         row = audit(replace(SETTING, mechanism=mechanism, seed=seed))
-        assert not _accused(row)
+        assert not accusations(row)
         assert row["epsilon_lower"] < 1.5 < row["epsilon_proved"] <= row["epsilon_planned"] <= 2
         assert row["noise_found"] == pytest.approx(1, abs=0.12)  # 1024 values or more: 5 deviations
 
@@ -108,7 +105,7 @@ def test_shares_missing_with_those_who_left_are_seen() -> None:
     setting = replace(SETTING, canaries=1024, dim=1024, max_dropout=0.4, leaving=0.35)
     naive = math.sqrt(setting.canaries / plan_of(setting).h_min)
     assert audit(replace(setting, noise_divided_by=naive))["noise_short"]
-    assert not _accused(audit(setting))
+    assert not accusations(audit(setting))
 
 
 def generator(name: int) -> Callable[[int], bytes]:
@@ -289,24 +286,3 @@ def test_a_seed_is_drawn_where_none_is_given(run: Run) -> None:
     options = (*COMMAND[:-2], "--mechanisms", "gaussian", "--dim", 256, "--json")
     seeds = {json.loads(run(*options)[1])["rows"][0]["seed"] for _ in range(2)}
     assert len(seeds) == 2  # equal in 1 of 10^16 runs
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (("--mechanisms", "laplace"), 2, "--mechanisms laplace is unknown"),
-        (("--scale", "huge"), 2, "--scale huge is unknown. Use one of: small, paper."),
-        (("--noise-divided-by", "0.5"), 2, "--noise-divided-by 0.5 is out of range. Use 1 to 1000."),
-        (("--noise-divided-by", "four"), 2, "--noise-divided-by takes numbers"),
-        (("--canaries", "5"), 2, "--canaries 5 is out of range"),
-        (("--canaries", "500", "--dim", "100"), 2, "--dim 100 is out of range. Use 500"),
-        (("--leaving", "0.2"), 2, "--leaving 0.2 is out of range. Use 0 to 0.1."),
-        (("--max-dropout", "-1"), 2, "--max-dropout -1 is out of range"),
-        (("--confidence", "99.9"), 2, "--confidence 99.9 is out of range"),
-        (("--delta", "0"), 2, "--delta 0 is out of range"),
-        (("--figure", "audit.pdf"), 2, "must end in .png or .svg"),
-        (("--canaries", "100", "--bits", "3"), 3, "bits"),
-    ],
-)
-def test_mistakes_in_options_are_told(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
-    one_clear_error(run, told, "experiment", "audit", *arguments, code=code)

@@ -1,5 +1,7 @@
 """``sordino experiment dme``: the real encoder against closed forms, and what is printed, written and drawn.
 
+At the end what every experiment refuses.
+
 Statistics: noise comes from the operating system here, so every bound states its chance of a false alarm.
 """
 
@@ -183,9 +185,8 @@ def test_progress_is_rewritten_in_one_line(monkeypatch: pytest.MonkeyPatch, caps
         assert capsys.readouterr() == ("", told)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
+BAD_INPUT: dict[str, list[tuple[tuple[object, ...], int, str]]] = {
+    "dme": [
         (("--clients", "many"), 2, "--clients takes whole numbers"),
         (("--epsilons", "1,x"), 2, "--epsilons takes numbers"),
         (("--epsilons", "nan"), 2, "--epsilons nan is out of range"),
@@ -201,6 +202,39 @@ def test_progress_is_rewritten_in_one_line(monkeypatch: pytest.MonkeyPatch, caps
         (("--figure", "dme.pdf"), 2, "must end in .png or .svg"),
         (("--csv", "/nowhere/dme.csv"), 2, "in a folder that exists"),
     ],
+    "audit": [
+        (("--mechanisms", "laplace"), 2, "--mechanisms laplace is unknown"),
+        (("--scale", "huge"), 2, "--scale huge is unknown. Use one of: small, paper."),
+        (("--noise-divided-by", "0.5"), 2, "--noise-divided-by 0.5 is out of range. Use 1 to 1000."),
+        (("--noise-divided-by", "four"), 2, "--noise-divided-by takes numbers"),
+        (("--canaries", "5"), 2, "--canaries 5 is out of range"),
+        (("--canaries", "500", "--dim", "100"), 2, "--dim 100 is out of range. Use 500"),
+        (("--leaving", "0.2"), 2, "--leaving 0.2 is out of range. Use 0 to 0.1."),
+        (("--max-dropout", "-1"), 2, "--max-dropout -1 is out of range"),
+        (("--confidence", "99.9"), 2, "--confidence 99.9 is out of range"),
+        (("--delta", "0"), 2, "--delta 0 is out of range"),
+        (("--figure", "audit.pdf"), 2, "must end in .png or .svg"),
+        (("--canaries", "100", "--bits", "3"), 3, "bits"),
+    ],
+    "blur-lus": [
+        (("--scale", "large"), 2, "--scale large is unknown"),
+        (("--seeds", "a"), 2, "--seeds takes whole numbers"),
+        (("--seeds", "101"), 2, "101 and 102 are those of selections"),
+        (("--seeds", "-1"), 2, "--seeds -1"),
+        (("--workers", 0), 2, "--workers 0 is out of range"),
+        (("--parts", "all"), 2, "--parts all is unknown"),
+        (("--text", "shakespeare"), 2, "--text shakespeare: blur-lus has no use for it"),
+        (("--device", "tpu"), 2, "--device tpu is unknown"),
+        (("--data", "No Such"), 2, "--data No Such is unknown"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "arguments", "code", "told"), [(name, *case) for name, cases in BAD_INPUT.items() for case in cases]
 )
-def test_bad_input_is_one_clear_line(run: Run, arguments: tuple[object, ...], code: int, told: str) -> None:
-    one_clear_error(run, told, "experiment", "dme", *arguments, code=code)
+def test_bad_input_is_one_clear_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, arguments: Any, code: int, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where grids put their files
+    one_clear_error(run, told, "experiment", experiment, *arguments, code=code)

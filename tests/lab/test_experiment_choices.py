@@ -62,6 +62,9 @@ def test_a_grid_is_extended_until_the_best_is_inside() -> None:
     assert choice.taken() == {"clip": 11, "rate": 0.05}
     assert choice.grids[()] == {"clip": (0.1, 0.3, 1.0, 3.3, 11.0, 37.0), "rate": (0.1, 0.2, 0.05, 0.025)}
     assert choice.runs() == len(pool.runs) == 6 * 4 * len(SEEDS)
+    assert {run.settings.seed for run in pool.runs.values()} == set(SEEDS)
+    assert not set(SEEDS) & set(Request().seeds)
+    assert len(Request().seeds) >= 10
     text = choice.table("t").text()
     assert "chosen of 48 runs\n" in text
     assert "Each choice is of 48 runs" in text

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,10 +23,9 @@ from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
 from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
 from sordino.lab.experiments import runs as experiment_runs
-from sordino.lab.experiments.grid import EXPERIMENTS
-from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Request, Stages, choose
+from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Choice
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, figures_of, noise_multiplier, play
+from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, noise_multiplier, play
 from sordino.lab.experiments.runs import Run as OneRun
 from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
@@ -69,7 +67,7 @@ def test_with_noise_the_row_holds_the_account() -> None:
     assert row["epsilon_conditional"] == pytest.approx(4.0, rel=1e-3)
     assert row["epsilon_conditional"] < row["epsilon_coordinator"]
     assert noise_multiplier(row) == pytest.approx(settings.plan().noise_multiplier, rel=0.01)
-    assert json.dumps(figures_of(result, 1)["survivors"]) == "[10, 10]"
+    assert json.dumps(row["survivors"]) == "[10, 10]"
 
 
 def test_an_infeasible_run_is_a_row_too() -> None:
@@ -223,20 +221,13 @@ def rows_of(values: dict[tuple[float, int], float]) -> list[dict[str, Any]]:
 def test_the_greatest_mean_is_chosen_and_failed_runs_are_not() -> None:
     rows = rows_of({(0.1, 1): 0.5, (0.1, 2): 0.7, (1.0, 1): 0.65, (1.0, 2): 0.66})
     rows.append({"labels": {"clip": 3.0}, "seed": 1, "outcome": "round aborted", "accuracy": 0.9})
-    choice = choose("S", rows, ["clip"])
+    means = gathered(rows, ["clip"], accuracy)
+    assert means[(0.1,)].mean == pytest.approx(0.6)
+    choice = Choice("S", (), {(): {"clip": (0.1, 1.0, 3.0)}}, means)
     assert choice.chosen == {(): {"clip": 1.0}}
-    assert gathered(rows, ["clip"], accuracy)[(0.1,)].mean == pytest.approx(0.6)
     grid = choice.to_json()["grid"]
     assert [one["clip"] for one in grid] == [0.1, 1.0]
     assert "chosen" in choice.table("t").text().splitlines()[-1]
-
-
-def test_selections_take_seeds_of_their_own() -> None:
-    make = Mock(side_effect=tiny)
-    Stages(RunPool(None), (), 1).tuned("S", {"clip": [0.5]}, make)
-    assert tuple(call.kwargs["seed"] for call in make.call_args_list) == SEEDS
-    assert not set(SEEDS) & set(Request().seeds)
-    assert len(Request().seeds) >= 10
 
 
 # ---------------------------------------------------------------- models of the experiments
@@ -338,20 +329,13 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     one = {**TINY, "last": 1}
     small = {**one, "cohort": 10, "evaluate_every": 1, "task": "softmax-regression", "rates": (0.1,)}
     large_clip = {**small, "clips": (1.0,)}
-    left = {**one, "cohort": 20, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
+    left = {**one, "cohort": 30, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
     steps = {"batch_size": 8, "steps": 2, "step_counts": (1,), "cohorts": (10,), "round_counts": (2,)}
-    steps |= {
-        "queries": (5,),
-        "voter_steps": (2,),
-        "voter_rates": (0.1,),
-        "labelled_epochs": 2,
-        "labelled_rates": (0.1,),
-        "full_rates": (0.1,),
-        "full_clips": (1.0,),
-    }
+    steps |= {"voter_steps": (2,), "voter_rates": (0.1,), "labelled_epochs": 2, "labelled_rates": (0.1,)}
+    steps |= {"queries": (5,), "full_rates": (0.1,), "full_clips": (1.0,)}
     methods = {"alphas": (1.0,), "weights": (0.4,), "sparsities": (0.3,), "table_sparsities": (0.5,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
-        (dropout, SMALL, {**left, "surplus": (4.0, None)}),
+        (dropout, SMALL, {**left, "surplus": (4.0, None), "surplus_cohort": 20}),
         (sampling, SMALL, {**large_clip, "epsilons": (4.0,)}),
         (clipping, SMALL, {**large_clip, "epsilons": (4.0,), "middle": 4.0, "first_clips": (0.1, 1.0)}),
         (bits, (SMALL, "images"), {**large_clip, "epsilons": (4.0, 8.0), "bits": (4, 20)}),
@@ -519,26 +503,3 @@ def test_plans_of_the_papers_sizes_hold() -> None:
         assert plan is not None
         assert plan.dim == dim
         assert plan.sampling_rate == pytest.approx(sizes.cohort / sizes.participants)
-
-
-@pytest.mark.parametrize("module", [bits, blur_lus])
-def test_the_command_knows_an_experiments_parts(module: Any) -> None:
-    assert EXPERIMENTS[module.NAME][-1] == module.PARTS
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("--scale", "large"), "--scale large is unknown"),
-        (("--seeds", "a"), "--seeds takes whole numbers"),
-        (("--seeds", "101"), "101 and 102 are those of selections"),
-        (("--seeds", "-1"), "--seeds -1"),
-        (("--workers", 0), "--workers 0 is out of range"),
-        (("--parts", "all"), "--parts all is unknown"),
-        (("--text", "shakespeare"), "--text shakespeare: blur-lus has no use for it"),
-        (("--device", "tpu"), "--device tpu is unknown"),
-        (("--data", "No Such"), "--data No Such is unknown"),
-    ],
-)
-def test_bad_input_is_one_clear_line(run: Run, tmp_path: Path, arguments: tuple[object, ...], told: str) -> None:
-    one_clear_error(run, told, "experiment", "blur-lus", "--output", tmp_path, *arguments)

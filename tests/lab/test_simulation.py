@@ -28,10 +28,9 @@ from secagg.messages import UNMASKING
 from server.study_file import load
 from sordino import SimulationSettings, simulate_study
 from sordino.lab.simulation import rounds as rounds_module
-from sordino.lab.simulation.cohorts import cohort_of, survivors_of
 from sordino.lab.simulation.participants import load_data, shards_of
 from sordino.lab.simulation.record import Record
-from sordino.lab.simulation.rounds import Rounds
+from sordino.lab.simulation.rounds import Rounds, cohort_of, survivors_of
 from sordino.lab.simulation.run import configuration_of
 from sordino.lab.simulation.secure_sum import SecureSum
 from sordino.lab.simulation.settings import SimulationError, resized, simulated_study
@@ -276,8 +275,7 @@ def test_epsilons_are_those_of_the_account_of_a_served_study(study: dict[str, An
 
 def test_it_stops_where_the_budget_would() -> None:
     rounds = Rounds(NOISY)
-    spent = [(1, attempt) for attempt in range(100, 112)]
-    rounds.restore(0, rounds.clips, spent)
+    rounds.charge_again((1, attempt) for attempt in range(100, 112))
     assert list(rounds.run()) == []
     assert rounds.outcome == BUDGET_REACHED
 

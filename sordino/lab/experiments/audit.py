@@ -11,20 +11,28 @@ ratio under normal noise of the planned size. The number of guesses is registere
 (`audit_bound.registered_guesses`): two numbers, one for a right mechanism and one for noise a quarter as large; the
 bounds of both hold together.
 
+Besides, `noise_check` compares the noise itself with the plan's, a narrower test with more power. The auditor draws the
+coins, so it knows the contributions and thus the noise: outputs less contributions. Its size has a known law, so a
+deficit of an eighth shows at once, where a lower bound on epsilon needs a factor of several. But the check trusts that
+noise of the right size protects, which the plan's proof says and an audit doesn't. Too little noise breaks the claim.
+Too much is no breach by itself, but a sign of one: n equal shares add up to sqrt(n) of the planned deviation, and each
+participant then knows the others' noise.
+
 Encoder and plan are a study's. Left out are masks (sums are exact without them), the network, and colluders, whose
 noise shares the plan doesn't count.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,7 +47,6 @@ from mechanisms.rotation import Rotation
 from mechanisms.statement import GAUSSIAN, LOCAL
 from runtime.text import counted
 from sordino.lab.experiments.audit_bound import best_of, expected_bound, registered_guesses
-from sordino.lab.experiments.audit_noise import noise_check
 from sordino.lab.experiments.tables import Table
 from sordino.planning.drawing import BLUE, GRID, INK, RED, bars
 from wire.study import plan_study
@@ -56,6 +63,8 @@ COORDINATOR: Final = -1
 REGISTERED_FOR: Final = (1.0, 4.0)
 """How many times smaller than planned the noise is in the two worlds for which a number of guesses is registered."""
 CANARY_CLIPS: Final = 5.0
+FALSE_ALARM: Final = 1e-6
+"""Chance that a right mechanism fails one of the three checks of its noise, each."""
 _FINGERPRINT: Final = 16  # values of a report's noise that are compared between rounds; of a sum's, all
 
 
@@ -221,11 +230,9 @@ def mistaken(plan: Plan, *, noise_divided_by: float = 1.0, clip_times: float = 1
         raise ValueError(f"noise divided by {noise_divided_by:g} is less than the sampler draws: use more bits")
     clipping = ClipRule.flat(plan.coded_dim, plan.clip * clip_times) if clip_times > 1 else plan.clipping
     changed = {"local_variance": variance, "clipping": clipping}
-    wrong = copy.copy(plan)
-    for name in [key for key in vars(wrong) if key not in {field.name for field in fields(plan)}]:
-        object.__delattr__(wrong, name)  # figures that were computed from the right numbers
-    for name, value in changed.items():
-        object.__setattr__(wrong, name, value)
+    wrong = object.__new__(type(plan))  # without figures that were computed from the right numbers
+    for field in fields(plan):
+        object.__setattr__(wrong, field.name, changed.get(field.name, getattr(plan, field.name)))
     return wrong
 
 
@@ -287,7 +294,7 @@ def audit(
         One row under stable JSON names: the setting, what was registered, found and proved. ``epsilon_planned`` is for
         the fewest survivors, ``epsilon_proved`` for the actual ones, ``epsilon_gaussian`` the exact one of normal noise
         of that size, ``deviation_over_shift`` its multiplier; ``epsilon_lower_expected`` the expected bound;
-        ``violation``: the bound exceeds the proved epsilon; the rest is `audit_noise.noise_check`.
+        ``violation``: the bound exceeds the proved epsilon; the rest is `noise_check`.
 
     Raises InfeasiblePlan: no plan fits the setting; UnsuitableSetting: more canaries than values, more leave than the
     plan allows, or a mistake that can't be drawn.
@@ -346,6 +353,61 @@ def audit(
         **best,
         "violation": best["epsilon_lower"] > proved,
         **noise,
+    }
+
+
+def chi_squared_quantile(chance: float, degrees: int) -> float:
+    """Wilson and Hilferty's approximation: within 1 % for 100 degrees of freedom or more down to a chance of 1e-6.
+
+    Source: [WH31], the cube root.
+    """
+    spread = 2 / (9 * degrees)
+    return degrees * (1 - spread + NormalDist().inv_cdf(chance) * math.sqrt(spread)) ** 3
+
+
+def noise_check(
+    squared: Sequence[float], values: Sequence[int], fingerprints: Sequence[Floats], rounding: float = 0.0
+) -> dict[str, Any]:
+    """Check whether noise is smaller or larger than planned, and whether two rounds share it.
+
+    Chances of a false alarm hold for noise that is exactly the plan's; rounding adds at most a quarter of a squared
+    grid step per update, which the upper bound allows for. Sums of squares of thousands of independent values are taken
+    as chi-squared, inner products as normal.
+
+    Args:
+        squared: for each round the sum of squares of its noise, in planned variances.
+        values: for each round the number of values in that sum.
+        fingerprints: for each round the same many values of its noise in the frame it was drawn in, any unit.
+        rounding: most that rounding adds to the variance of a value in any round, in planned variances, >= 0.
+
+    Returns:
+        JSON names ``noise_found``: deviation over the planned one; ``noise_least`` and ``noise_most``: a right
+        mechanism lies below, or above, with a chance of at most `FALSE_ALARM` each; ``noise_short``;
+        ``noise_excess``; ``noise_correlation``: the largest between two rounds, 0 with a single one;
+        ``noise_most_correlation``; ``noise_shared``.
+    """
+    degrees = sum(values)
+    pairs = list(combinations(range(len(fingerprints)), 2))
+    largest, most = 0.0, 0.0
+    if pairs:
+        lengths = [float(np.linalg.norm(one)) for one in fingerprints]
+        largest = max(
+            abs(float(np.vdot(fingerprints[a], fingerprints[b]))) / max(lengths[a] * lengths[b], 1e-300)
+            for a, b in pairs
+        )
+        most = NormalDist().inv_cdf(1 - FALSE_ALARM / (2 * len(pairs))) / math.sqrt(fingerprints[0].size)
+    found = math.sqrt(sum(squared) / degrees)
+    least = math.sqrt(chi_squared_quantile(FALSE_ALARM, degrees) / degrees)
+    largest_size = math.sqrt(chi_squared_quantile(1 - FALSE_ALARM, degrees) / degrees * (1 + rounding))
+    return {
+        "noise_found": found,
+        "noise_least": least,
+        "noise_short": found < least,
+        "noise_most": largest_size,
+        "noise_excess": found > largest_size,
+        "noise_correlation": largest,
+        "noise_most_correlation": most,
+        "noise_shared": largest > most,
     }
 
 

@@ -28,9 +28,7 @@ from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import NAMES, Axes, Picture, Series
 
-NAME: Final = "bits"
 IMAGES, TEXT = "images", "text"
-PARTS: Final = (IMAGES, TEXT)
 WORDS: Final = "shakespeare-200"
 """The text of the small scale."""
 DISTRIBUTED: Final = {"ddgauss": "discrete Gaussian", "skellam": "Skellam"}
@@ -104,7 +102,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     tables: list[Table] = []
     axes: list[Axes] = []
     choices: list[Choice] = []
-    for part, sizes, data in [_found(request, part) for part in PARTS if request.wants(part)]:
+    for part, sizes, data in [_found(request, part) for part in request.parts]:
         own, found = _part(pool, request, part, sizes, data)
         notes.append(f"{part.capitalize()}: {sizes.described(data)}, server momentum 0.9. {own[0].budget()}")
         choices += own
@@ -146,7 +144,7 @@ def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
 def _part(
     pool: RunPool, request: Request, part: str, sizes: BitsSizes, data: str
 ) -> tuple[tuple[Choice, Choice], Results]:
-    stages, start = Stages(pool, request.seeds, sizes.last), {"clip": sizes.clips, "rate": sizes.rates}
+    stages, start = Stages(pool, request.seeds, sizes.last), sizes.start
     settings = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data))
     first, widest = next(iter(DISTRIBUTED)), max(sizes.bits)
     widths = {CENTRAL: MOST_BITS, first: widest}

@@ -22,22 +22,9 @@ from learning.tasks.votes import VoteOptions
 from sordino.lab.experiments.blur_lus_bound import Case, bound_table
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, Run, RunPool, labels_of
+from sordino.lab.experiments.runs import NORMS, ExperimentError, Row, RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, PUBLISHED, Sizes
-from sordino.lab.experiments.tables import (
-    CONDITIONAL,
-    HELD,
-    PAIRED,
-    SPENT,
-    TEST,
-    Cell,
-    Mean,
-    Results,
-    Share,
-    Table,
-    accuracy,
-    compared,
-)
+from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, NAMES, Axes, Band, Picture, Series
 
@@ -247,9 +234,8 @@ class Plays:
                 {"rate": sizes.rates, "clip": sizes.clips},
                 one,
             )
-            own = choice.taken()
-            runs = [Run({"method": method, **own}, one(seed=seed, **own), sizes.last) for seed in self.stages.seeds]
-            rows += self.stages.pool.run(f"{method} with a rate of its own", runs)
+            own = {name: (value,) for name, value in choice.taken().items()}
+            rows += self.stages.results(f"{method} with a rate of its own", {"method": (method,), **own}, one).rows
             choices.append(choice)
         return rows, choices
 
@@ -333,8 +319,6 @@ def _method_options(method: str, weight: float, sparsity: float) -> dict[str, An
     return {} if method == VOTES else {"method": "dp-fedavg"}
 
 
-NAME: Final = "blur-lus"
-PARTS: Final = ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "own-rates", "bound")
 _COLOURED: Final = ("alpha", "steps", "active")
 """Parts that take CIFAR-10 at the papers' size."""
 _PAIR: Final = (FEDAVG, OURS)
@@ -357,7 +341,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     setup, choices = main.choose()
     second, second_setup = main, setup
     colour = request.data.get("colour")
-    if request.scale == PAPER and any(map(request.wants, _COLOURED)):
+    if request.scale == PAPER and set(_COLOURED) & set(request.parts):
         if colour is None:
             raise ExperimentError(
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
@@ -370,7 +354,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     pictures: list[Picture] = []
     extra: list[Choice] = []
     proved: list[Choice] = []
-    for part in filter(request.wants, PARTS):
+    for part in request.parts:
         if part == "sparsity":
             without = main.compare("Table 3: without LUS", (FEDAVG, BLUR), setup, {"epsilon": [sizes.middle]})
             rows = main.compare("Table 3: sparsity", (LUS, OURS), setup, {"sparsity": sizes.table_sparsities})
@@ -489,25 +473,22 @@ def _sparsity_table(without: Sequence[Row], rows: Sequence[Row], values: Sequenc
 
 def _rates_table(rows: Sequence[Row]) -> Table:
     """Return the accuracy of every method at its best local rate and S."""
-    body: list[list[Cell]] = []
-    for method in METHODS:
-        own = [row for row in rows if row["labels"]["method"] == method]
-        found = [value for row in own if (value := accuracy(row)) is not None]
-        labels = own[0]["labels"] if own else {"rate": None, "clip": None}
-        body.append([method, labels["rate"], labels["clip"], Share(Mean.of(found)) if found else "not run"])
+    found = Results(rows, "method", "rate", "clip")
+    keys = dict.fromkeys(labels_of(row, *found.names) for row in rows)
+    body: list[list[Cell]] = [[*key, found.cell(*key)] for key in keys]
     title = "Every method with a local rate and S of its own"
     return Table("blur-lus-own-rates", title, ("method", "local rate", "S", "accuracy, %"), body, _NOTE)
 
 
 def _by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: Sequence[str], scale: str) -> Picture:
-    """Draw a curve for each method; with AE-DPFL among them the others once more on a separate scale."""
+    """Draw a curve for each method."""
     found = Results(rows, "method", label)
     values: list[Any] = sorted({row["labels"][label] for row in rows})
 
     def curve(method: str) -> dict[Any, Mean]:
         return found.curve(values, lambda value: (method, value))
 
-    series = [Series(method, curve(method), _COLOURS.get(method, 4), dashed=method == DDGAUSS) for method in methods]
+    series = [Series(method, curve(method), _COLOURS[method], dashed=method == DDGAUSS) for method in methods]
     axes = [Axes(title, _WORDS[label], "accuracy, %", series, scale=scale, ticks=values)]
     return Picture(name, axes, "Mean and standard error over seeds.")
 
@@ -523,7 +504,7 @@ def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:
             if all(found):
                 low, middle, high = (sum(one) / len(one) for one in found)
                 points[round_] = (low, middle, high)
-        band = Band("median, 10th to 90th percentile", points, _COLOURS.get(method, 4))
+        band = Band("median, 10th to 90th percentile", points, _COLOURS[method])
         axes.append(
             Axes(method, "round", "norm before clipping", [band], percent=False, level=(clip, f"clip S = {clip:g}"))
         )

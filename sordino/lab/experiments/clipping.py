@@ -19,7 +19,6 @@ from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TES
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, NAMES, Axes, Picture, Series
 
-NAME: Final = "clipping"
 _ADAPTIVE: Final = {"clip_update": "geometric", "clip_quantile": 0.5}
 RULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "fixed": {},
@@ -82,10 +81,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     grid = {"rule": tuple(RULES), "epsilon": sizes.epsilons}
     start = {"rate": sizes.rates, "clip": sizes.clips}
     choice = stages.tuned("First clip and client rate for each rule and noise", start, settings, of=grid)
-
-    def chosen(*, rule: str, epsilon: float, **given: Any) -> SimulationSettings:
-        return settings(rule=rule, epsilon=epsilon, **{**choice.taken(rule, epsilon), **given})
-
+    chosen = choice.applied(settings)
     found = stages.results("clip rules", grid, chosen)
     one = {"rule": tuple(RULES), "clip": sizes.first_clips}
     first = stages.results("first clips", one, partial(chosen, epsilon=sizes.middle))

@@ -19,7 +19,6 @@ from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TES
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, Axes, Picture, Series
 
-NAME: Final = "compression"
 ROWS: Final = 15
 """Of a sketch, as published."""
 BITS: Final = 16
@@ -64,14 +63,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)
     stages = Stages(pool, request.seeds, sizes.last)
-    make = partial(
-        sizes.settings,
-        data=data,
-        mechanism="skellam",
-        bits=BITS,
-        server_momentum=0.9,
-        partition=request.partition(data),
-    )
+    coding: dict[str, Any] = {"mechanism": "skellam", "bits": BITS}
+    make = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data), **coding)
 
     def settings(*, ratio: float, clip: float, **given: Any) -> SimulationSettings:
         if ratio == 1:
@@ -81,15 +74,12 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
     choice = stages.tuned(
         "Clip and client rate for each noise, without a sketch",
-        {"clip": sizes.clips, "rate": sizes.rates},
+        sizes.start,
         partial(settings, ratio=1.0),
         of={"epsilon": sizes.levels},
     )
-
-    def chosen(*, epsilon: float | None, **given: Any) -> SimulationSettings:
-        return settings(epsilon=epsilon, **choice.taken(epsilon), **given)
-
-    found = stages.results("ratios and noise", {"epsilon": sizes.levels, "ratio": sizes.ratios}, chosen)
+    grid = {"epsilon": sizes.levels, "ratio": sizes.ratios}
+    found = stages.results("ratios and noise", grid, choice.applied(settings))
     notes = [
         f"{sizes.described(data)}, server momentum 0.9; Skellam, {BITS} bits, sketches of {ROWS} rows, clipped where "
         f"an update of that clip has its sketch: clip / sqrt({ROWS}).",

@@ -21,50 +21,58 @@ from mechanisms.round_cost import coarse_orders, drawn_coordinates, round_curve
 from mechanisms.statement import COORDINATOR, Statement
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, RunPool, labels_of
-from sordino.lab.experiments.setting import ENGINE
+from sordino.lab.experiments.setting import ENGINE, Sizes
 from sordino.lab.experiments.tables import PAIRED, TEST, Cell, Mean, Results, Table, compared, gathered
-from sordino.lab.simulation.cohorts import cohort_of, survivors_of
+from sordino.lab.simulation.rounds import cohort_of, survivors_of
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 from sordino.planning.drawing import Axes, Picture, Series
 
-NAME: Final = "dropout"
 STAYS, TAKEN_BACK = "all noise stays", "taken back"
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Numbers of a scale."""
+@dataclass(frozen=True, kw_only=True)
+class DropoutSizes(Sizes):
+    """Numbers of a scale; all participants are in each round, at one epsilon.
 
-    data: str
-    task: str
-    participants: int
-    rounds: int
+    Attributes:
+        planned, leaving: shares that a plan allows to leave, and that leave.
+        surplus: epsilons at which surplus noise stays or is taken back; None: no noise.
+        surplus_cohort: participants there.
+    """
+
     planned: tuple[float, ...]
     leaving: tuple[float, ...]
-    clips: tuple[float, ...]
-    rates: tuple[float, ...]
-    epsilon: float = 6.0
-    delta: float = 1e-5
-    last: int = 3
-    surplus: tuple[float | None, ...] = (1.0, 2.0, 4.0, 8.0, None)  # epsilons; None: no noise
-    cohort: int = 100  # where surplus noise stays or is taken back
+    surplus: tuple[float | None, ...] = (1.0, 2.0, 4.0, 8.0, None)
+    surplus_cohort: int = 100
 
 
+EPSILON: Final = 6.0
+_COMMON: Final[Mapping[str, Any]] = {
+    "options": {"local_epochs": 3, "batch_size": 20},
+    "epsilons": (EPSILON,),
+    "delta": 1e-5,
+    "evaluate_every": 1,
+    "last": 3,
+}
 SIZES: Final = {
-    SMALL: Sizes(
+    SMALL: DropoutSizes(
+        **_COMMON,
         data="fashion-mnist-subset",
         task="softmax-regression",
         participants=200,
+        cohort=200,
         rounds=20,
         planned=(0.0, 0.1, 0.3, 0.5),
         leaving=(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5),
         clips=(0.1, 0.3, 1.0),
         rates=(0.1, 0.3),
     ),
-    PAPER: Sizes(
+    PAPER: DropoutSizes(
+        **_COMMON,
         data="fashion",
         task="mlp",
         participants=1000,
+        cohort=1000,
         rounds=100,
         planned=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
         leaving=(0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
@@ -77,38 +85,20 @@ SIZES: Final = {
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate, then run every plan against every share of dropouts."""
     sizes = SIZES[request.scale]
-    data = request.data.get("images", sizes.data)
+    data = request.images(sizes.data)
+    make = partial(sizes.settings, data=data, epsilon=EPSILON, server_momentum=0.9)
 
-    def settings(*, planned: float, leaving: float, clip: float, rate: float, seed: int) -> SimulationSettings:
-        study = simulated_study(
-            name="experiment",
-            task=sizes.task,
-            task_options={"client_rate": rate, "local_epochs": 3, "batch_size": 20},
-            dataset=data,
-            seed=seed,
-            participants=sizes.participants,
-            rounds=sizes.rounds,
-            epsilon=sizes.epsilon,
-            delta=sizes.delta,
-            clip=clip,
-            bits=20,
-            max_dropout=planned,
-            adversarial=0.0,
-            server_momentum=0.9,
-        )
-        return SimulationSettings(study=study, seed=seed, drop=leaving)
+    def settings(*, planned: float, leaving: float, **given: Any) -> SimulationSettings:
+        return make(max_dropout=planned, **given).changed(drop=leaving)
 
     stages = Stages(pool, request.seeds, sizes.last)
     choice = stages.tuned(
         "Clip and client rate for each plan, while none leaves",
-        {"clip": sizes.clips, "rate": sizes.rates},
+        sizes.start,
         partial(settings, leaving=0.0),
         of={"planned": sizes.planned},
     )
-
-    def chosen(*, planned: float, **given: Any) -> SimulationSettings:
-        return settings(planned=planned, **choice.taken(planned), **given)
-
+    chosen = choice.applied(settings)
     grid = {"planned": sizes.planned, "leaving": sizes.leaving}
     found = stages.results("plans against dropouts", grid, chosen)
     careless = {
@@ -117,7 +107,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
     }
     notes = [
         f"{data}, {sizes.task}, {sizes.participants} participants, all in each of {sizes.rounds} rounds; Dirichlet 1.",
-        f"Epsilon of the coordinator, target {sizes.epsilon:g} at delta {sizes.delta:g}; none colludes; up to "
+        f"Epsilon of the coordinator, target {EPSILON:g} at delta {sizes.delta:g}; none colludes; up to "
         "3 attempts at a round.",
         "Participants leave independently of each other, after the shares and before their vectors.",
         choice.budget(),
@@ -127,19 +117,18 @@ def play(pool: RunPool, request: Request) -> Outcome:
     both = {"epsilon": sizes.surplus, "noise": (STAYS, TAKEN_BACK)}
     surplus = stages.results("surplus noise", both, partial(_surplus, data, sizes))
     tables = [_accuracies(found, sizes), _epsilons(found, sizes, careless), _surplus_table(surplus, sizes)]
-    tables.append(choice.table("dropout-choice"))
-    return Outcome(notes, tables, [_picture(found, sizes, careless)], [choice])
+    return Outcome(notes, [*tables, choice.table("dropout-choice")], [_picture(found, sizes, careless)], [choice])
 
 
-def _surplus(data: str, sizes: Sizes, *, epsilon: float | None, noise: str, seed: int) -> SimulationSettings:
+def _surplus(data: str, sizes: DropoutSizes, *, epsilon: float | None, noise: str, seed: int) -> SimulationSettings:
     """The demo's study, which tolerates that 30 % leave, and of which nobody leaves."""
-    least = math.ceil(0.7 * sizes.cohort)
+    least = math.ceil(0.7 * sizes.surplus_cohort)
     study = simulated_study(
         name="experiment",
         task_options={"client_rate": 0.5, "batch_size": 20, "local_epochs": 3},
         dataset=data,
         seed=seed,
-        participants=sizes.cohort,
+        participants=sizes.surplus_cohort,
         rounds=15,
         min_survivors=least,
         quorum=least,
@@ -150,22 +139,21 @@ def _surplus(data: str, sizes: Sizes, *, epsilon: float | None, noise: str, seed
     return SimulationSettings(study=study, seed=seed)
 
 
-def _surplus_table(found: Results, sizes: Sizes) -> Table:
+def _surplus_table(found: Results, sizes: DropoutSizes) -> Table:
     epsilons = [one for one in sizes.surplus if one is not None]
     gains = compared(found, [((epsilon, TAKEN_BACK), (epsilon, STAYS)) for epsilon in epsilons])
     gained = dict(zip(epsilons, gains, strict=True))
     body: list[list[Cell]] = []
     for epsilon in sizes.surplus:
-        rows = [row for row in found.rows if labels_of(row, *found.names) == (epsilon, TAKEN_BACK)]
-        spent = [row["epsilon_coordinator"] for row in rows if row.get("epsilon_coordinator")]
         gain = [None, None, ""] if epsilon is None else gained[epsilon]
         cells = [found.cell(epsilon, noise) for noise in (STAYS, TAKEN_BACK)]
-        body.append(["none" if epsilon is None else epsilon, *cells, *gain, max(spent, default=None)])
+        spent = found.spent(epsilon=epsilon, noise=TAKEN_BACK)[-1]
+        body.append(["none" if epsilon is None else epsilon, *cells, *gain, spent])
     columns = ("epsilon", STAYS, TAKEN_BACK, "gain", *PAIRED, "epsilon_coordinator")
     note = (
-        f"The demo's study: {sizes.cohort} participants of whom 30 % may leave and none does, 15 rounds. Accuracy in "
-        "percent, mean ± standard error over seeds; the last column: what was spent if surplus noise is taken back. "
-        + TEST.format(of="of this table")
+        f"The demo's study: {sizes.surplus_cohort} participants of whom 30 % may leave and none does, 15 rounds. "
+        "Accuracy in percent, mean ± standard error over seeds; the last column: what was spent if surplus noise is "
+        "taken back. " + TEST.format(of="of this table")
     )
     return Table(
         "dropout-surplus", "What noise costs that more survivors than needed leave in a sum", columns, body, note
@@ -194,7 +182,7 @@ def spent_unnoticed(settings: SimulationSettings) -> float:
     return float(epsilon_with_sampler_error(orders, spent, plan.delta, drawn_coordinates(stated, stated.rounds)))
 
 
-def _accuracies(found: Results, sizes: Sizes) -> Table:
+def _accuracies(found: Results, sizes: DropoutSizes) -> Table:
     body: list[list[Cell]] = [
         [_percent(leaving), *(found.cell(planned, leaving) for planned in sizes.planned)] for leaving in sizes.leaving
     ]
@@ -203,10 +191,10 @@ def _accuracies(found: Results, sizes: Sizes) -> Table:
     return Table("dropout-accuracy", "Accuracy against silent dropouts, by what the plan assumes", columns, body, note)
 
 
-def _epsilons(found: Results, sizes: Sizes, careless: dict[float, Mean]) -> Table:
+def _epsilons(found: Results, sizes: DropoutSizes, careless: dict[float, Mean]) -> Table:
     body: list[list[Cell]] = []
     for leaving in sizes.leaving:
-        line: list[Cell] = [_percent(leaving), sizes.epsilon, careless[leaving]]
+        line: list[Cell] = [_percent(leaving), EPSILON, careless[leaving]]
         for planned in sizes.planned:
             own = [row for row in found.rows if labels_of(row, *found.names) == (planned, leaving)]
             done = [row["epsilon_coordinator"] for row in own if row["outcome"] == DONE]
@@ -226,7 +214,7 @@ def _epsilons(found: Results, sizes: Sizes, careless: dict[float, Mean]) -> Tabl
     return Table("dropout-epsilon", title, tuple(columns), body, note)
 
 
-def _picture(found: Results, sizes: Sizes, careless: dict[float, Mean]) -> Picture:
+def _picture(found: Results, sizes: DropoutSizes, careless: dict[float, Mean]) -> Picture:
     def series(means: Mapping[tuple[Any, ...], Mean]) -> list[Series]:
         return [
             Series(
@@ -248,7 +236,7 @@ def _picture(found: Results, sizes: Sizes, careless: dict[float, Mean]) -> Pictu
             "epsilon of the coordinator",
             [ignoring, *series(epsilons)],
             percent=False,
-            level=(sizes.epsilon, "planned, and claimed by all"),
+            level=(EPSILON, "planned, and claimed by all"),
         ),
     ]
     note = (

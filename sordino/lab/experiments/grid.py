@@ -64,7 +64,9 @@ EXPERIMENTS: Final = {
         (),
     ),
 }
-"""Name to help, times of both scales, and parts that --parts may name; the module is called as the experiment."""
+"""Name to help, times of both scales, and parts in their order; the module is called as the experiment."""
+OF_SOME: Final = {"colour": ("blur-lus",), "text": ("bits",), "parts": ("bits", "blur-lus")}
+"""Options that only some experiments take."""
 
 
 class GridOptions(Table):
@@ -103,19 +105,14 @@ def _data_sets(own: GridOptions) -> dict[str, str]:
     """Return the named data sets by kind. Raises Failure: an option holds no name of a data set."""
     from learning.data_names import check_dataset_name
 
-    found = {}
-    for option, kind, name in (
-        ("data", "images", own.data),
-        ("colour", "colour", own.colour),
-        ("text", "text", own.text),
-    ):
-        if name is not None:
-            try:
-                check_dataset_name(name)
-            except ValueError as error:
-                raise InputFailure(f"--{option} {name} {error}.") from None
-            found[kind] = name
-    return found
+    options = {"images": ("data", own.data), "colour": ("colour", own.colour), "text": ("text", own.text)}
+    found = {kind: (option, name) for kind, (option, name) in options.items() if name is not None}
+    for option, name in found.values():
+        try:
+            check_dataset_name(name)
+        except ValueError as error:
+            raise InputFailure(f"--{option} {name} {error}.") from None
+    return {kind: name for kind, (_, name) in found.items()}
 
 
 def play(
@@ -133,17 +130,14 @@ def play(
     from sordino.lab.simulation.settings import SimulationError
 
     *_, known = EXPERIMENTS[name]
-    for option, value, fits in (
-        ("--colour", own.colour, name == "blur-lus"),
-        ("--text", own.text, name == "bits"),
-        ("--parts", own.parts, bool(known)),
-    ):
-        if value is not None and not fits:
-            raise InputFailure(f"{option} {value}: {name} has no use for it. Leave it out.")
+    for option, takers in OF_SOME.items():
+        if (value := getattr(own, option)) is not None and name not in takers:
+            raise InputFailure(f"--{option} {value}: {name} has no use for it. Leave it out.")
     parts = [] if own.parts is None else [part.strip() for part in own.parts.split(",")]
     for part in parts:
         one_of("--parts", part, known)
-    request = Request(own.scale, _seeds(own.seeds), _data_sets(own), parts=parts)
+    wanted = [part for part in known if part in parts or not parts]
+    request = Request(own.scale, _seeds(own.seeds), _data_sets(own), wanted)
     began = time.monotonic()
     try:
         pool = RunPool(folder, own.workers or os.cpu_count() or 1, told, own.device)
@@ -158,7 +152,7 @@ def play(
         "scale": request.scale,
         "seeds": request.seeds,
         "data": request.data,
-        "parts": request.parts,
+        "parts": parts,
         "versions": versions(),
         "wall_s": round(time.monotonic() - began, 1),
         **outcome.to_json(),

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,22 +35,39 @@ class Choice:
     """Result of a grid.
 
     Attributes:
-        of, names: the labels for each of whose values there is a choice, and those that are chosen.
-        chosen: the combination, for each value of ``of``; None if no run completed.
+        of: the labels for each of whose values there is a choice.
+        grids: for each of these values, the values tried of each name that is chosen.
         means: of every combination: (of, names...) to the accuracy on the selection's seeds.
-        grids: the values tried of each name, for each value of ``of``.
     """
 
     what: str
     of: tuple[str, ...]
-    names: tuple[str, ...]
-    chosen: Mapping[tuple[Any, ...], Mapping[str, Any] | None]
-    means: Mapping[tuple[Any, ...], Mean]
     grids: Mapping[tuple[Any, ...], Mapping[str, Sequence[Any]]]
+    means: Mapping[tuple[Any, ...], Mean]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are chosen."""
+        return tuple(next(iter(self.grids.values())))
+
+    @cached_property
+    def chosen(self) -> Mapping[tuple[Any, ...], Mapping[str, Any] | None]:
+        """The combination with the greatest mean accuracy, for each value of ``of``, of equals the first; None if no
+        run completed."""
+        found: dict[tuple[Any, ...], Mapping[str, Any] | None] = {}
+        for head in self.grids:
+            means = {key[len(head) :]: one.mean for key, one in self.means.items() if key[: len(head)] == head}
+            best = max(means, key=means.__getitem__, default=None)
+            found[head] = None if best is None else dict(zip(self.names, best, strict=True))
+        return found
 
     def taken(self, *of: Any) -> Mapping[str, Any]:
         """Return the chosen combination for a value of each of ``of``; the first one if no run completed."""
         return self.chosen[of] or {name: values[0] for name, values in self.grids[of].items()}
+
+    def applied(self, make: Callable[..., SimulationSettings]) -> Callable[..., SimulationSettings]:
+        """Return ``make`` with the combination that was chosen for a run's labels; labels of that name go first."""
+        return lambda **labels: make(**{**self.taken(*(labels[name] for name in self.of)), **labels})
 
     def runs(self, *of: Any) -> int:
         """Return the number of runs among which one was chosen."""
@@ -117,26 +135,6 @@ class Choice:
         return f"Each choice is of {numbers} runs: the same grid, extended where the best clip or rate lay at its end."
 
 
-def choose(what: str, rows: Sequence[Row], names: Sequence[str], of: Sequence[str] = ()) -> Choice:
-    """Choose the combination of ``names`` with the greatest mean accuracy, per value of ``of``; of equals the first.
-
-    ``rows``: of runs on `SEEDS`, one or more.
-    """
-    means = gathered(rows, (*of, *names), accuracy)
-    chosen: dict[tuple[Any, ...], Mapping[str, Any] | None] = {labels_of(row, *of): None for row in rows}
-    best: dict[tuple[Any, ...], float] = {}
-    for key, mean in means.items():
-        head, tail = key[: len(of)], key[len(of) :]
-        if head not in best or mean.mean > best[head]:
-            best[head], chosen[head] = mean.mean, dict(zip(names, tail, strict=True))
-    tried: dict[tuple[Any, ...], dict[str, dict[Any, None]]] = {head: {name: {} for name in names} for head in chosen}
-    for row in rows:
-        for name, value in zip(names, labels_of(row, *names), strict=True):
-            tried[labels_of(row, *of)][name][value] = None
-    grids = {head: {name: tuple(values) for name, values in grid.items()} for head, grid in tried.items()}
-    return Choice(what, tuple(of), tuple(names), chosen, means, grids)
-
-
 def combined(
     grid: Mapping[str, Sequence[Any]], make: Callable[..., SimulationSettings], seeds: Sequence[int], last: int
 ) -> list[Run]:
@@ -169,19 +167,21 @@ class Stages:
         ``of``: names to the values for each of which there is a choice; all begin with the same grid.
         """
         outer = dict(of or {})
-        rows: dict[tuple[Any, ...], list[Row]] = {head: [] for head in itertools.product(*outer.values())}
-        wider: dict[tuple[Any, ...], Mapping[str, Sequence[Any]]] = dict.fromkeys(rows, grid)
+        grids: dict[tuple[Any, ...], Mapping[str, Sequence[Any]]]
+        grids = dict.fromkeys(itertools.product(*outer.values()), grid)
+        rows: dict[tuple[Any, ...], list[Row]] = {}
+        wider = grids
         while wider:
             runs: list[Run] = []
             for head, own in wider.items():
                 fixed = {name: (value,) for name, value in zip(outer, head, strict=True)}
                 runs += combined(fixed | dict(own), make, SEEDS, self.last)
-            rows |= {head: [] for head in wider}
+            grids, rows = grids | wider, rows | {head: [] for head in wider}
             for row in self.pool.run(f"choosing {', '.join(grid)}", runs):
                 rows[labels_of(row, *outer)].append(row)
-            choice = choose(what, list(itertools.chain(*rows.values())), tuple(grid), tuple(outer))
-            grids = {head: choice.wider(grid, *head) for head in wider}
-            wider = {head: own for head, own in grids.items() if own != choice.grids[head]}
+            means = gathered(itertools.chain(*rows.values()), (*outer, *grid), accuracy)
+            choice = Choice(what, tuple(outer), grids, means)
+            wider = {head: own for head in wider if (own := choice.wider(grid, *head)) != grids[head]}
         return choice
 
     def results(
@@ -229,7 +229,7 @@ class Request:
         scale: "small" or "paper".
         seeds: of the results, one or more, none of `SEEDS`.
         data: names of data sets by kind ("images", "colour", "text"); by default the scale's own.
-        parts: of the experiment; empty for all.
+        parts: of the experiment, in its order.
     """
 
     scale: str = SMALL
@@ -254,9 +254,6 @@ class Request:
         from learning.datasets import load_users
 
         return "dirichlet" if load_users(data) is None else "natural"
-
-    def wants(self, part: str) -> bool:
-        return not self.parts or part in self.parts
 
 
 def write(outcome: Outcome, folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from runtime.processes import end_with_parent, one_thread_each
 from runtime.settings_keys import settings_keys
 from runtime.text import finite
 from sordino.lab.simulation.record import versions
-from sordino.lab.simulation.run import SimulationResult, simulate_study
+from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import WAYS, SimulatedStudy, SimulationSettings
 from wire.ending import ROUNDS_DONE
 
@@ -99,30 +99,27 @@ def play(run: Run) -> Row:
         return row | {"outcome": INFEASIBLE, "reason": problem.reason, "settings": run.settings.to_json()}
     except TaskUnavailable as problem:
         return row | {"outcome": UNAVAILABLE, "reason": str(problem)}
-    kept: Row = finite(row | figures_of(result, run.last))
-    return kept
-
-
-def figures_of(result: SimulationResult, last: int) -> Row:
-    """Return what a row keeps of a simulation; ``last`` evaluated rounds give the mean accuracy."""
-    summary, judged = result.summary, [row for row in result.rows if row["accuracy"] is not None]
-    return {
+    summary, judged = result.summary, [one for one in result.rows if one["accuracy"] is not None]
+    last = [one["accuracy"] for one in judged[-run.last :]]
+    row |= {
         **{name: summary[name] for name in _KEPT},
-        "accuracy": _mean([row["accuracy"] for row in judged[-last:]]),
+        "accuracy": math.fsum(last) / len(last) if last else None,
         "accuracy_last": summary["accuracy"],
-        "rounds": [row["round"] for row in judged],
-        "accuracies": [row["accuracy"] for row in judged],
-        "losses": [row["loss"] for row in judged],
-        "norms": {share: [(row["update_norms"] or {}).get(share) for row in judged] for share in NORMS},
-        "clips": [row["clips"] for row in judged],
-        "diverged": sum(row["diverged"] for row in result.rows),
-        "wrapped_share": max((row["wrapped_share"] for row in result.rows), default=None),
-        "survivors": [row["survivors"] for row in result.rows],
+        "rounds": [one["round"] for one in judged],
+        "accuracies": [one["accuracy"] for one in judged],
+        "losses": [one["loss"] for one in judged],
+        "norms": {share: [(one["update_norms"] or {}).get(share) for one in judged] for share in NORMS},
+        "clips": [one["clips"] for one in judged],
+        "diverged": sum(one["diverged"] for one in result.rows),
+        "wrapped_share": max((one["wrapped_share"] for one in result.rows), default=None),
+        "survivors": [one["survivors"] for one in result.rows],
         "epsilon_conditional": summary.get("epsilon_conditional"),
         "plan": result.configuration["plan"],
         "settings": result.configuration["settings"],
         "versions": versions(),
     }
+    kept: Row = finite(row)
+    return kept
 
 
 def noise_multiplier(row: Row) -> float | None:
@@ -133,10 +130,6 @@ def noise_multiplier(row: Row) -> float | None:
     clip = float(sum(value * value for value in plan["clipping"]["clips"]) ** 0.5)
     variance = float(Fraction(plan["local_variance"]) * plan["clients"])
     return float(plan["granularity"]) * math.sqrt(variance) / clip
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
 
 
 FILE: Final = "runs.jsonl"

@@ -6,7 +6,6 @@ round, an epoch for the rounds that each is in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -18,7 +17,6 @@ from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, Sizes
 from sordino.lab.experiments.tables import PAIRED, SPENT, TEST, Cell, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings, resized
 
-NAME: Final = "sampling"
 WAYS: Final = ("none", "lottery", "epochs")
 REFERENCE: Final = "lottery"
 
@@ -59,14 +57,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
         return drawn.changed(study=resized(drawn.study, sizes.participants, sampling=sampling, cohort=cohort))
 
     grid = {"sampling": WAYS, "epsilon": sizes.epsilons}
-    choice = stages.tuned(
-        "Clip and client rate for each way of inviting", {"clip": sizes.clips, "rate": sizes.rates}, settings, of=grid
-    )
-
-    def tuned_settings(**labels: Any) -> SimulationSettings:
-        return settings(**labels, **choice.taken(labels["sampling"], labels["epsilon"]))
-
-    found = stages.results("ways of inviting", grid, tuned_settings)
+    choice = stages.tuned("Clip and client rate for each way of inviting", sizes.start, settings, of=grid)
+    found = stages.results("ways of inviting", grid, choice.applied(settings))
     notes = [
         f"{sizes.described(data)}; distributed discrete Gaussian, 18 bits, delta {sizes.delta:g}, server momentum 0.9. "
         "No participant drops out or colludes.",
@@ -77,12 +69,12 @@ def play(pool: RunPool, request: Request) -> Outcome:
         ENGINE,
         NOT_CHARGED,
     ]
-    tables = [_table(found, sizes, sizes.epsilons), _compared(found, sizes.epsilons)]
-    tables.append(choice.table("sampling-choice", "epsilon (coordinator)"))
-    return Outcome(notes, tables, [], [choice])
+    choices = choice.table("sampling-choice", "epsilon (coordinator)")
+    return Outcome(notes, [_table(found, sizes), _compared(found, sizes), choices], [], [choice])
 
 
-def _table(found: Results, sizes: Sizes, epsilons: Sequence[float]) -> Table:
+def _table(found: Results, sizes: Sizes) -> Table:
+    epsilons = sizes.epsilons
     body: list[list[Cell]] = []
     for way in WAYS:
         cohort = sizes.participants if way == "none" else sizes.cohort
@@ -97,8 +89,8 @@ def _table(found: Results, sizes: Sizes, epsilons: Sequence[float]) -> Table:
     return Table("sampling", "Accuracy by who is invited to a round", columns, body, note)
 
 
-def _compared(found: Results, epsilons: Sequence[float]) -> Table:
-    keys = [(way, epsilon) for way in WAYS if way != REFERENCE for epsilon in epsilons]
+def _compared(found: Results, sizes: Sizes) -> Table:
+    keys = [(way, epsilon) for way in WAYS if way != REFERENCE for epsilon in sizes.epsilons]
     cells = compared(found, [(key, (REFERENCE, key[1])) for key in keys])
     body = [[*key, *one] for key, one in zip(keys, cells, strict=True)]
     columns = ("sampling", "epsilon (coordinator)", f"less {REFERENCE}", *PAIRED)

@@ -1,4 +1,4 @@
-"""Common settings of the experiments' simulations."""
+"""Common settings of the experiments' simulations, one data class for the numbers of a scale."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ ENGINE: Final = "Every run is a whole simulated study: real encoder, noise and a
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Numbers of a scale, common to the experiments with a cohort of each round.
+    """Numbers of a scale, common to all experiments.
 
     Attributes:
         data: the data set; empty if it must be named.
         options: of the task, besides the client rate.
+        cohort: of a round; as many as participants: all are in each.
         epsilons: of all rounds, that are compared.
         alpha: of Dirichlet.
         delta: by default 1 / participants, as published.
@@ -66,6 +67,11 @@ class Sizes:
     evaluate_every: int
     last: int
 
+    @property
+    def start(self) -> dict[str, tuple[float, ...]]:
+        """Return the grid with which choices of clip and client rate begin."""
+        return {"clip": self.clips, "rate": self.rates}
+
     def settings(
         self,
         *,
@@ -81,8 +87,8 @@ class Sizes:
         """Return a run of this size in the published setting: a cohort of each round, amplification by sampling.
 
         Cohorts have a fixed size, as in the papers, and not Poisson's law, as their figure assumes: the simulation cuts
-        a Poisson draw at its mean (`sordino.lab.simulation.cohorts`), so that the theorem wouldn't cover it either.
-        Tables name the figure for what it is, beside those that hold.
+        a Poisson draw at its mean (`sordino.lab.simulation.rounds.cohort_of`), so that the theorem wouldn't cover it
+        either. Tables name the figure for what it is, beside those that hold.
 
         Args:
             epsilon: of all rounds, conditional; None: no noise.

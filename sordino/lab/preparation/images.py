@@ -25,12 +25,12 @@ _Images = dict[Part, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 def mnist(opened: Sequence[Opened], _: Options) -> Made:
     """MNIST as published: 60,000 and 10,000 images in the order of the files."""
-    return _as_published(_read(opened[0], ""), "mnist")
+    return _as_published(opened[0], "", "mnist")
 
 
 def fashion_mnist(opened: Sequence[Opened], _: Options) -> Made:
     """Fashion-MNIST as published ([XRV17])."""
-    return _as_published(_read(opened[0], ".gz"), "fashion")
+    return _as_published(opened[0], ".gz", "fashion")
 
 
 def femnist_shaped(opened: Sequence[Opened], options: Options) -> Made:
@@ -40,12 +40,13 @@ def femnist_shaped(opened: Sequence[Opened], options: Options) -> Made:
     ``learning.partitions.partition`` with labels skewed by a Dirichlet distribution. The test part is both test sets.
     """
     digits, clothes = _read(opened[0], ""), _read(opened[1], ".gz")
-    raised = _raised(clothes["train"])
-    images, labels = np.concatenate([digits["train"][0], raised[0]]), np.concatenate([digits["train"][1], raised[1]])
+    clothes = {part: (images, labels + 10) for part, (images, labels) in clothes.items()}
+    images = np.concatenate([digits["train"][0], clothes["train"][0]])
+    labels = np.concatenate([digits["train"][1], clothes["train"][1]])
     cut = partition(labels, "dirichlet", options.writers, options.alpha, options.seed)
     width = len(str(options.writers - 1))
     train = [Block.of(images[rows], labels[rows], f"{writer:0{width}}") for writer, rows in enumerate(cut)]
-    test = [Block.of(*digits["test"], "test"), Block.of(*_raised(clothes["test"]), "test")]
+    test = [Block.of(*digits["test"], "test"), Block.of(*clothes["test"], "test")]
     how = (
         "FEMNIST-shaped, not FEMNIST: no image here was written by the user who holds it. Classes 0 to 9 are MNIST's, "
         "10 to 19 Fashion-MNIST's",
@@ -56,13 +57,9 @@ def femnist_shaped(opened: Sequence[Opened], options: Options) -> Made:
     return Made(in_memory({"train": train, "test": test}, "femnist-shaped"), how)
 
 
-def _as_published(images: _Images, name: str) -> Made:
-    parts: dict[Part, list[Block]] = {part: [Block.of(*pair)] for part, pair in images.items()}
+def _as_published(opened: Opened, suffix: str, name: str) -> Made:
+    parts: dict[Part, list[Block]] = {part: [Block.of(*pair)] for part, pair in _read(opened, suffix).items()}
     return Made(in_memory(parts, name), ("as published: same images, same order, same test part",))
-
-
-def _raised(pair: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    return pair[0], pair[1] + 10
 
 
 def _read(opened: Opened, suffix: str) -> _Images:

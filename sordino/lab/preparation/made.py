@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -13,26 +13,21 @@ from numpy.typing import NDArray
 
 from learning.blocks import Block, Blocks, Part
 from learning.public_random import PublicRandom
+from runtime.settings_file import Table
+from runtime.settings_keys import key
 
+_option = partial(key, panel="Options")
 HELD_OUT: Final = 0.1
 SPLIT_SEED: Final = 1
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of making sets; each set reads its own.
+class Options(Table):
+    """Options of making sets; each set reads its own."""
 
-    Attributes:
-        vocabulary: words with a number of their own.
-        alpha: concentration of the label skew of virtual writers.
-        seed: of virtual writers; public.
-        writers: their number.
-    """
-
-    vocabulary: int = 10_000
-    alpha: float = 0.5
-    seed: int = 1
-    writers: int = 3_400
+    vocabulary: int = _option(10_000, help="of shakespeare: words that get a number each", ge=10, le=100_000)
+    alpha: float = _option(0.5, help="of femnist-shaped: small is uneven", ge=0.001, le=1e6)
+    seed: int = _option(1, help="of femnist-shaped: of the virtual writers; public", ge=0)
+    writers: int = _option(3_400, help="of femnist-shaped: how many", ge=1, le=24_000)
 
 
 @dataclass(frozen=True)
@@ -55,61 +50,47 @@ def in_memory(parts: Mapping[Part, Sequence[Block]], identity: str) -> Blocks:
     )
 
 
-def by_user(users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels: NDArray[np.int64]) -> dict[str, Block]:
+def by_user(users: Sequence[Any] | NDArray[Any], features: NDArray[Any], labels: NDArray[np.int64]) -> list[Block]:
     """A block for each user, in the users' order, numbers before words; rows of a user keep theirs."""
     keys = np.asarray(users)
-    blocks = {}
-    for user in sorted(set(keys.tolist()), key=lambda one: (isinstance(one, str), one)):
-        rows = np.flatnonzero(keys == user)
-        blocks[str(user)] = Block.of(features[rows], labels[rows], str(user))
-    return blocks
+    ordered = sorted(set(keys.tolist()), key=lambda one: (isinstance(one, str), one))
+    found = ((user, np.flatnonzero(keys == user)) for user in ordered)
+    return [Block.of(features[rows], labels[rows], str(user)) for user, rows in found]
 
 
-def hold_out_users(blocks: Mapping[str, Block], name: str) -> tuple[dict[Part, list[Block]], str]:
-    """Both parts, split by user: a tenth of them, chosen by a public seed, is for testing; and a sentence about it."""
-    users = list(blocks)
-    chosen, sentence = _chosen(users, name)
-    parts: dict[Part, list[Block]] = {
-        "train": [blocks[user] for user in users if user not in chosen],
-        "test": [blocks[user] for user in users if user in chosen],
-    }
-    return parts, sentence
+def hold_out_users(blocks: Blocks, name: str) -> tuple[Blocks, str]:
+    """Both parts, split by user: a tenth of them, chosen by a public seed, is for testing; and a sentence about it.
 
-
-def without_some_users(blocks: Blocks, name: str) -> tuple[Blocks, str]:
-    """The same split of a set that is read a block at a time; a set without users has no test part then."""
+    A set without users has no test part then.
+    """
     train = blocks.parts["train"]
     users = list(dict.fromkeys(block.user for block in train()))
     if None in users or len(users) < 2:
         return blocks, "no test part is published, and without users there is none to hold out"
-    chosen, sentence = _chosen([str(user) for user in users], name)
+    count = math.ceil(HELD_OUT * len(users))
+    order = PublicRandom(b"held-out users", name.encode(), SPLIT_SEED).permutation(len(users))
+    chosen = {users[at] for at in order[:count]}
     parts: dict[Part, Callable[[], Iterator[Block]]] = {
         "train": lambda: (block for block in train() if block.user not in chosen),
         "test": lambda: (block for block in train() if block.user in chosen),
     }
-    return Blocks(parts, blocks.identity), sentence
-
-
-def _chosen(users: Sequence[str], name: str) -> tuple[set[str], str]:
-    count = math.ceil(HELD_OUT * len(users))
-    order = PublicRandom(b"held-out users", name.encode(), SPLIT_SEED).permutation(len(users))
-    return {users[at] for at in order[:count]}, (
+    return Blocks(parts, blocks.identity), (
         f"no test part is published: {count} of {len(users)} users, chosen by the public seed {SPLIT_SEED}, are held "
         "out with all their examples"
     )
 
 
-def hold_out_rows(blocks: Mapping[str, Block], name: str, share: float) -> tuple[dict[Part, list[Block]], str]:
+def hold_out_rows(blocks: Iterable[Block], name: str, share: float) -> tuple[Blocks, str]:
     """Both parts, each user's rows split: for sets of so few users that none can be spared; and a sentence about it."""
     parts: dict[Part, list[Block]] = {"train": [], "test": []}
-    for number, (user, block) in enumerate(blocks.items()):
+    for number, block in enumerate(blocks):
         order = PublicRandom(b"held-out rows", name.encode(), SPLIT_SEED, number).permutation(block.count)
         cut = round(share * block.count)
         pieces: dict[Part, NDArray[np.int64]] = {"test": order[:cut], "train": order[cut:]}
         for part, rows in pieces.items():
             rows = np.sort(rows)
-            parts[part].append(Block.of(block.features()[rows], block.labels()[rows], user))
-    return parts, (
+            parts[part].append(Block.of(block.features()[rows], block.labels()[rows], block.user))
+    return in_memory(parts, name), (
         f"no test part is published: of each user {share:.0%} of the examples, chosen by the public seed {SPLIT_SEED}, "
         "are held out"
     )

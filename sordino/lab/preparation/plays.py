@@ -53,18 +53,18 @@ def shakespeare(opened: Sequence[Opened], options: Options) -> Made:
     # By frequency, of equals by the alphabet: the same in every process.
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: options.vocabulary]
     vocabulary = Vocabulary(ranked)
-    blocks = {}
+    spoken_by = []
     for role in sorted(roles):
         words = roles[role]
         sentences = [words[start : start + WORDS] for start in range(0, len(words) - WORDS + 1, WORDS)]
         if len(sentences) >= FEWEST_SEQUENCES:
-            blocks[role] = Block.of(*vocabulary.sequences(sentences), role)
-    parts, split = hold_out_users(blocks, "shakespeare")
+            spoken_by.append(Block.of(*vocabulary.sequences(sentences), role))
+    blocks, split = hold_out_users(in_memory({"train": spoken_by}, "shakespeare"), "shakespeare")
     other, beginning, end = vocabulary.marks
     covered = sum(counts[word] for word in ranked) / counts.total()
     how = (
         f"{plays} plays, {len(roles)} roles, {speeches} speeches, {counts.total()} words of {len(counts)} kinds; "
-        f"{len(blocks)} roles have at least {FEWEST_SEQUENCES} sequences of {WORDS} words",
+        f"{len(spoken_by)} roles have at least {FEWEST_SEQUENCES} sequences of {WORDS} words",
         "words are runs of letters and inner apostrophes, in lower case; stage directions are left out; the words of a "
         "role's speeches follow each other, and what is left after the last whole sequence is dropped",
         f"numbers as TensorFlow Federated's StackOverflow: 0 padding, 1 to {len(ranked)} words by frequency, "
@@ -72,7 +72,7 @@ def shakespeare(opened: Sequence[Opened], options: Options) -> Made:
         f"over the published texts, and cover {covered:.1%} of them; over private texts that would be a release",
         split,
     )
-    return Made(in_memory(parts, "shakespeare"), how, {"vocabulary": ranked})
+    return Made(blocks, how, {"vocabulary": ranked})
 
 
 def spoken(text: str, *, alone: bool = False) -> Iterator[tuple[str, list[str]]]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.blocks import DatasetError
+from learning.blocks import Block, DatasetError
 from sordino.lab.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
 from sordino.lab.preparation.sources import LARGEST, Opened
 
@@ -104,24 +104,20 @@ _CLINIC: Final = (
 )
 
 
-_REGRESSION: Final = "--task regression --task-option high=10"  # beside the set's name, for `sordino init`
-
-
 def vietnam_health(opened: Sequence[Opened], _: Options) -> Made:
     """Whether a person went to a pharmacy, by commune: ``Ecdat::VietNamI``."""
     columns = _table(opened[0], "Ecdat/VietNamI")
-    made = _encoded("vietnam-health", columns, _COMMUNE, "commune", columns["pharvis"] > 0)
-    return _finished("vietnam-health", *made, "label 1: at least one visit to a pharmacy")
+    blocks, how = _encoded(columns, _COMMUNE, "commune", columns["pharvis"] > 0)
+    return _finished("vietnam-health", blocks, "label 1: at least one visit to a pharmacy", how)
 
 
 def covid_clinics(opened: Sequence[Opened], _: Options) -> Made:
     """Whether a test for COVID-19 was positive, by clinic: ``medicaldata::covid_testing``."""
     columns = _table(opened[0], "medicaldata/covid_testing")
-    valid = np.array([str(result) != "invalid" for result in columns["result"]])
+    valid = columns["result"] != "invalid"
     columns = {name: values[valid] for name, values in columns.items()}
-    positive = np.array([str(result) == "positive" for result in columns["result"]])
-    made = _encoded("covid-clinics", columns, _CLINIC, "clinic_name", positive)
-    return _finished("covid-clinics", *made, "label 1: positive; 301 invalid tests are left out")
+    blocks, how = _encoded(columns, _CLINIC, "clinic_name", columns["result"] == "positive")
+    return _finished("covid-clinics", blocks, "label 1: positive; 301 invalid tests are left out", how)
 
 
 def heart(opened: Sequence[Opened], _: Options) -> Made:
@@ -131,33 +127,31 @@ def heart(opened: Sequence[Opened], _: Options) -> Made:
     columns = {name: np.array([row[name] for row in rows], dtype=object) for name in rows[0]}
     # 0 stands for a value that was not measured; no cholesterol or blood pressure is 0.
     for name in ("chol", "trestbps"):
-        columns[name] = np.array(["" if value == "0" else value for value in columns[name]], dtype=object)
-    ill = np.array([int(value) > 0 for value in columns["num"]])
-    blocks, how = _encoded("heart", columns, _HOSPITAL, "dataset", ill)
-    parts, split = hold_out_rows(blocks, "heart", 0.2)
+        columns[name][columns[name] == "0"] = ""
+    users, how = _encoded(columns, _HOSPITAL, "dataset", columns["num"].astype(np.int64) > 0)
+    blocks, split = hold_out_rows(users, "heart", 0.2)
     label = "label 1: any degree of disease; chol and trestbps of 0 are gaps"
-    return Made(in_memory(parts, "heart"), (label, *how, split), {"user_names": list(blocks)})
+    return Made(blocks, (label, *how, split), {"user_names": [block.user for block in users]})
 
 
 def exam_scores(opened: Sequence[Opened], _: Options) -> Made:
     """Scores in A-level chemistry by school, a number to predict: ``mlmRev::Chem97``."""
     columns = _table(opened[0], "mlmRev/Chem97")
-    blocks, how = _encoded("exam-scores", columns, _PUPIL, "school", columns["score"])
-    parts, split = hold_out_users(blocks, "exam-scores")
+    blocks, how = _encoded(columns, _PUPIL, "school", columns["score"])
+    use = "--task regression --task-option high=10"  # beside the set's name, for `sordino init`
     label = "label: the score, 0 to 10; age is in months from 18.5 years"
-    return Made(in_memory(parts, "exam-scores"), (label, *how, split), {"use": _REGRESSION})
+    return _finished("exam-scores", blocks, label, how, use=use)
 
 
 def insteval(opened: Sequence[Opened], _: Options) -> Made:
     """Ratings of lecturers by students (ETH Zurich): ``lme4::InstEval``."""
     columns = _table(opened[0], "lme4/InstEval")
-    names = ("d", "studage", "lectage", "service", "dept")
     lecturers, number = np.unique(columns["d"], return_inverse=True)
-    features = np.stack([number, *(columns[name] for name in names[1:])], axis=1).astype(np.int32)
-    blocks = by_user(columns["s"], features, columns["y"].astype(np.int64) - 1)
+    others = [columns[name] for name in ("studage", "lectage", "service", "dept")]
+    features = np.stack([number, *others], axis=1).astype(np.int32)
     lecturer = f"lecturer (0 to {len(lecturers) - 1})"
     described = f"features: {lecturer}, studage, lectage, service, dept; label: rating of 1 to 5, less 1"
-    return _finished("insteval", blocks, (), described)
+    return _finished("insteval", by_user(columns["s"], features, columns["y"].astype(np.int64) - 1), described)
 
 
 def movielens(opened: Sequence[Opened], _: Options) -> Made:
@@ -170,7 +164,7 @@ def movielens(opened: Sequence[Opened], _: Options) -> Made:
     described = (
         f"features: film (0 to {len(films) - 1}) and its year (0: unknown); label: twice the rating, less 1 (0 to 9)"
     )
-    return _finished("movielens", by_user(columns["userId"], features, labels), (), described)
+    return _finished("movielens", by_user(columns["userId"], features, labels), described)
 
 
 def _table(opened: Opened, name: str) -> dict[str, NDArray[Any]]:
@@ -190,8 +184,8 @@ def _decompressed(content: bytes) -> bytes:
 
 
 def _encoded(
-    name: str, columns: Columns, wanted: Sequence[Number | Choice], user: str, label: NDArray[Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+    columns: Columns, wanted: Sequence[Number | Choice], user: str, label: NDArray[Any]
+) -> tuple[list[Block], tuple[str, ...]]:
     features: dict[str, NDArray[np.float64]] = {}
     for column in wanted:
         features |= column.features(columns)
@@ -200,9 +194,9 @@ def _encoded(
     return by_user(columns[user], table, label.astype(np.int64)), how
 
 
-def _finished(name: str, blocks: dict[str, Any], how: tuple[str, ...], label: str) -> Made:
-    parts, split = hold_out_users(blocks, name)
-    return Made(in_memory(parts, name), (label, *how, split))
+def _finished(name: str, users: Sequence[Block], label: str, how: tuple[str, ...] = (), **further: str) -> Made:
+    blocks, split = hold_out_users(in_memory({"train": users}, name), name)
+    return Made(blocks, (label, *how, split), further)
 
 
 def _number(value: Any) -> float:

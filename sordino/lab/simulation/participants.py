@@ -10,11 +10,10 @@ import hashlib
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,18 +38,17 @@ from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 if TYPE_CHECKING:
     from learning.task import Task
     from server.study_file import StudyConfiguration
+    from server.study_tables import DataTable
     from sordino.lab.simulation.device_encoder import DeviceEncoder
 
 MOST_IN_A_SHARD: Final = 256
 """Participants that are trained at once."""
 FEW_IN_A_SHARD: Final = 32
 """Participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
-_AHEAD: Final = 2  # shards that wait for each worker
 # 64 MB of float32 updates, and about ten times that while they are encoded.
 _VALUES_IN_A_SHARD: Final = 1 << 24
 # Encoded in one go: what fits a level-2 cache several times over gains nothing any more.
 _VALUES_AT_ONCE: Final = 1 << 18
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -100,19 +98,6 @@ class Shard:
     encoding_s: float
 
 
-def in_order(
-    assignments: Sequence[Assignment], workers: int, submit: Callable[[Assignment], _T], taken: Callable[[_T], Shard]
-) -> Iterator[Shard]:
-    """Yield results in the given order, a few shards ahead of what is taken: models and sums may be long."""
-    waiting: deque[_T] = deque()
-    for assignment in assignments:
-        waiting.append(submit(assignment))
-        if len(waiting) >= _AHEAD * workers:
-            yield taken(waiting.popleft())
-    while waiting:
-        yield taken(waiting.popleft())
-
-
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
     """Cut one or more survivors into shards of about the same size, in their order; ``dim``: values of one update."""
     size = max(1, min(MOST_IN_A_SHARD if at_once else FEW_IN_A_SHARD, _VALUES_IN_A_SHARD // dim))
@@ -146,21 +131,19 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
         return Data(len(held), held.__getitem__, test)
     if data.dataset == APP:
         return Data(study.places, lambda participant: app_partition(participant, study.places), empty())
-    return _loaded(data.dataset, data.partition, study.places, data.alpha, data.seed, data.shards, data.test, trained)
+    return _loaded(data, study.places, trained)
 
 
 @lru_cache(maxsize=2)
-def _loaded(
-    dataset: str, name: str, participants: int, alpha: float, seed: int, shards: int, test: str, task: str
-) -> Data:
+def _loaded(data: DataTable, participants: int, task: str) -> Data:
     try:
-        parts = cut_dataset(dataset, name, participants, alpha, seed, shards)
+        parts = cut_dataset(data.dataset, data.partition, participants, data.alpha, data.seed, data.shards)
     except DatasetError:
         raise
     except ValueError as error:
         raise SimulationError(str(error)) from error
-    train = load_part(dataset, "train")
-    return Data(len(parts), lambda participant: train.take(parts[participant]), load_test(dataset, test, task))
+    train, test = load_part(data.dataset, "train"), load_test(data.dataset, data.test, task)
+    return Data(len(parts), lambda participant: train.take(parts[participant]), test)
 
 
 def accelerator_of(task: Task) -> Any:

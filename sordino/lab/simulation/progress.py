@@ -29,8 +29,15 @@ class SimulationProgress:
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._quiet = quiet
-        self._bar: Progress | None = None
-        self._task: Any = None
+        self._bar = Progress(
+            TextColumn("round {task.completed:.0f} of {task.total:.0f}"),
+            BarColumn(bar_width=16, complete_style="cyan", finished_style="cyan"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left", style="bright_black"),
+            console=self._console,
+            disable=quiet or not self._console.is_terminal or self._console.is_dumb_terminal,
+        )
         self._rounds = 0
         self._last_line = float("-inf")
         self._figures = ""
@@ -47,7 +54,7 @@ class SimulationProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
+        if not self._bar.disable:  # a bar that isn't shown would still end with an empty line
             self._bar.stop()
 
     def start(self, configuration: Mapping[str, Any], done: int) -> None:
@@ -63,15 +70,7 @@ class SimulationProgress:
                 f"Goes on after round {done}." if done < self._rounds else "Finished before; nothing is run again."
             )
             self._console.print(Text(sentence))
-        if done < self._rounds and self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._bar = Progress(
-                TextColumn("round {task.completed:.0f} of {task.total:.0f}"),
-                BarColumn(bar_width=16, complete_style="cyan", finished_style="cyan"),
-                TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(compact=True),
-                TextColumn("left", style="bright_black"),
-                console=self._console,
-            )
+        if done < self._rounds:
             self._task = self._bar.add_task("", total=self._rounds, completed=done, figures="")
             self._bar.start()
 
@@ -81,23 +80,19 @@ class SimulationProgress:
         if self._quiet:
             return
         if row["kind"] == ABORTED:
-            self._say(f"round {row['round']}, attempt {row['attempt']}: aborted, {row['reason']}")
+            self._console.print(Text(f"round {row['round']}, attempt {row['attempt']}: aborted, {row['reason']}"))
             return
         judged = figures_line(row)
         self._figures = judged or self._figures
-        if self._bar is not None:
+        if not self._bar.disable:
             self._bar.update(self._task, completed=row["round"], figures=self._figures)
             return
         now, last = time.monotonic(), row["round"] == self._rounds
         if last or now - self._last_line >= _BETWEEN_LINES_S:
             self._last_line = now
-            self._say(
-                f"round {row['round']} of {self._rounds}: {self._figures}, {row['survivors']} of {row['participants']} "
-                f"survived, {row['wall_s']:.2f} s"
-            )
-
-    def _say(self, line: str) -> None:
-        (self._console if self._bar is None else self._bar.console).print(Text(line))
+            survived = f"{row['survivors']} of {row['participants']} survived"
+            line = f"round {row['round']} of {self._rounds}: {self._figures}, {survived}, {row['wall_s']:.2f} s"
+            self._console.print(Text(line))
 
 
 def heading(configuration: Mapping[str, Any]) -> list[str]:

@@ -89,9 +89,13 @@ class Record:
         """Write the checkpoint, durable when this returns, and the lines before it."""
         if self._file is not None:
             os.fsync(self._file.fileno())
-        about = {"round": saved.round, "clips": list(saved.clips), "charges": [list(one) for one in saved.charges]}
-        about |= self._of
-        about["resumed"] = self._resumed  # whose dropped charges are among these
+        about = {
+            **self._of,
+            "round": saved.round,
+            "clips": list(saved.clips),
+            "charges": [list(one) for one in saved.charges],
+            "resumed": self._resumed,  # whose dropped charges are among these
+        }
         save_checkpoint(self.checkpoint, Checkpoint(saved.parameters, saved.state, about))
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -20,27 +20,59 @@ from numpy.typing import NDArray
 from learning.learner import further_figures
 from learning.own_task import TaskMistake
 from learning.progress import Progress
+from learning.public_random import PublicRandom
 from learning.task import reported_of
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.clip_rule import update_norm
 from mechanisms.encoder import Decoded, Encoder, words_of_sum
 from mechanisms.plan import Plan
 from mechanisms.round_cost import conditional_epsilon
-from mechanisms.statement import CONDITIONAL
+from mechanisms.statement import CONDITIONAL, epoch_rounds
 from mechanisms.wrap_monitor import WrapEstimate
 from secagg.errors import TooFewClients
 from secagg.messages import UNMASKING
-from sordino.lab.simulation.cohorts import Participants as Cohort
-from sordino.lab.simulation.cohorts import cohort_of, survivors_of
-from sordino.lab.simulation.engines import Engine, make_engine
+from sordino.lab.simulation.engines import Engine, engine
 from sordino.lab.simulation.participants import Assignment, Participants, Shard, shards_of
+from sordino.lab.simulation.record import Saved
 from sordino.lab.simulation.secure_sum import SecureSum
-from sordino.lab.simulation.settings import REAL, SimulationSettings
+from sordino.lab.simulation.settings import EXACT, REAL, SimulationSettings
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE
 from wire.study import round_parameters
 
 QUANTILES: Final = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 Row = dict[str, Any]
+Cohort = NDArray[np.int64]
+"""Participants, ascending."""
+
+
+def cohort_of(settings: SimulationSettings, round_: int) -> Cohort:
+    """Return the participants invited to a round (from 1), in all of its attempts, by a public draw from the seed.
+
+    Without sampling all. With a lottery, or a fixed size, the cohort's number without replacement: those with the
+    smallest of independent values, as in `secagg.lottery`; with epochs those with the next ones in turn. With Poisson
+    sampling each with probability cohort / participants, independently; if that draws more than the cohort's number,
+    which a sum can't hold, the excess is left out at random: a little below the law that the published figure assumes.
+    """
+    everybody, size = settings.participants, settings.cohort
+    if settings.study.privacy.sampling == "none" or size >= everybody:
+        return np.arange(everybody, dtype=np.int64)
+    rounds = epoch_rounds(settings.study.privacy.sampling, size, everybody)
+    draw, place = PublicRandom(b"simulated cohort", settings.seed, 1 + (round_ - 1) // rounds), (round_ - 1) % rounds
+    if settings.study.privacy.sampling == "poisson":
+        drawn = np.flatnonzero(draw.uniform(everybody) < size / everybody).astype(np.int64)
+        return np.sort(drawn[draw.permutation(len(drawn))[:size]])
+    return np.sort(draw.permutation(everybody)[place * size : (place + 1) * size])
+
+
+def survivors_of(settings: SimulationSettings, cohort: Cohort, round_: int, attempt: int) -> Cohort:
+    """Return the members that send their vector, by a public draw; each attempt (from 1) of a round loses others."""
+    if not settings.drop or not len(cohort):
+        return cohort
+    draw = PublicRandom(b"simulated dropouts", settings.seed, round_, attempt)
+    if settings.drop_law == EXACT:
+        leaving = round(settings.drop * len(cohort))
+        return np.sort(cohort[draw.permutation(len(cohort))[leaving:]])
+    return cohort[draw.uniform(len(cohort)) >= settings.drop]
 
 
 @dataclass
@@ -77,15 +109,18 @@ class Rounds:
         self.completed, self.progress = 0, Progress(bool(study.evaluation.of_plan()))
         self.outcome: str | None = None
         self.charges: list[tuple[int, int]] = []
-        self._engine: Engine | None = None
         self._parameters = None if self.plan is None else round_parameters(self.plan)
 
-    def restore(self, completed: int, clips: tuple[float, ...], charges: list[tuple[int, int]]) -> None:
-        """Continue after ``completed`` rounds with the next round's clips; the caller loads the learner's state."""
-        self.completed, self.clips = completed, self.rule.checked(clips)
-        self.charge_again(charges)
+    def saved(self) -> Saved:
+        """Return what `restore` needs to continue after the rounds so far."""
+        return Saved(self.completed, self.clips, tuple(self.charges), *self.learner.state())
 
-    def charge_again(self, charges: list[tuple[int, int]]) -> None:
+    def restore(self, saved: Saved) -> None:
+        self.completed, self.clips = saved.round, self.rule.checked(saved.clips)
+        self.learner.load_state(saved.parameters, saved.state)
+        self.charge_again(saved.charges)
+
+    def charge_again(self, charges: Iterable[tuple[int, int]]) -> None:
         """Charge sums that were opened before the simulation stopped, each as often as it was opened.
 
         ``charges``: (round, attempt) of each; the participants in it follow from the seed.
@@ -93,11 +128,13 @@ class Rounds:
         for round_, attempt in charges:
             self._charge(round_, attempt, self.survivors(self._cohort(round_), round_, attempt))
 
-    def run(self) -> Iterator[Row]:
+    def run(self) -> Generator[Row, None, None]:
         """Yield a row for each attempt that ends, ``round`` or ``aborted``; ``outcome`` then gives the reason."""
+        with engine(self.settings, self._here) as work:
+            yield from self._attempts(work)
+
+    def _attempts(self, work: Engine) -> Iterator[Row]:
         study = self.settings.study
-        if self._engine is None:
-            self._engine = make_engine(self.settings, self._here)
         while self.completed < study.study.rounds:
             if self.progress.stalled(study.evaluation.patience):
                 self.outcome = NO_BETTER
@@ -107,7 +144,7 @@ class Rounds:
                 if self.would_exceed():
                     self.outcome = BUDGET_REACHED
                     return
-                row = self._attempt(round_, attempt)
+                row = self._attempt(work, round_, attempt)
                 yield row
                 if row["kind"] == "round":
                     break
@@ -115,10 +152,6 @@ class Rounds:
                 self.outcome = ABORTED
                 return
         self.outcome = ROUNDS_DONE
-
-    def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
 
     def would_exceed(self) -> bool:
         """Return whether one more attempt might exceed the budget; a plan for comparison is limited by rounds only."""
@@ -151,7 +184,7 @@ class Rounds:
         """Members of the cohort that send their vector, ascending."""
         return survivors_of(self.settings, cohort, round_, attempt)
 
-    def _attempt(self, round_: int, attempt: int) -> Row:
+    def _attempt(self, work: Engine, round_: int, attempt: int) -> Row:
         began, clock = time.perf_counter(), _Clock()
         settings = self.settings
         cohort = self._cohort(round_)
@@ -171,7 +204,7 @@ class Rounds:
         if secure is not None:
             seed = secure.context
         try:
-            total, shards = self._sum(round_, survivors, seed, secure, clock)
+            total, shards = self._sum(work, round_, survivors, seed, secure, clock)
         except TooFewClients as error:
             # On a ring a participant has lost too many neighbours. u3 is fixed by then, and charged.
             charged = error.phase == UNMASKING
@@ -219,7 +252,7 @@ class Rounds:
         }
 
     def _sum(
-        self, round_: int, survivors: NDArray[np.int64], seed: bytes, secure: SecureSum | None, clock: _Clock
+        self, work: Engine, round_: int, survivors: Cohort, seed: bytes, secure: SecureSum | None, clock: _Clock
     ) -> tuple[NDArray[Any], list[Shard]]:
         """Return the sum that the coordinator sees, and the shards that only a simulation sees."""
         reach = update_norm(self.clips, self._here.sketch_shape[0])
@@ -240,8 +273,7 @@ class Rounds:
         shards: list[Shard] = []
         total: NDArray[Any] | None = None
         words: dict[int, NDArray[Any]] = {}
-        assert self._engine is not None  # noqa: S101  # made by run
-        for assignment, shard in zip(assignments, self._engine.run(assignments), strict=True):
+        for assignment, shard in zip(assignments, work(assignments), strict=True):
             clock.seconds["training"] += shard.training_s
             clock.seconds["encoding"] += shard.encoding_s
             if total is None:
@@ -278,7 +310,7 @@ class Rounds:
             evaluation.measured(metrics / survivors, 0.0) if evaluation else None,
         )
 
-    def _charge(self, round_: int, attempt: int, survivors: NDArray[np.int64]) -> None:
+    def _charge(self, round_: int, attempt: int, survivors: Cohort) -> None:
         """As the coordinator of a study does, once the survivors are fixed and before anything is decoded."""
         # A sum that is opened again after a stop counts as a further attempt; the account charges no attempt twice.
         number = attempt + self.charges.count((round_, attempt)) * self.settings.study.coordinator.max_attempts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import threading
@@ -123,43 +124,40 @@ def simulate_study(
     rounds = Rounds(settings)
     configuration = configuration_of(rounds)
     kept = None if output is None else Record(output, configuration)
-    if kept is not None and kept.summary is not None:
-        if on_start is not None:
-            on_start(configuration, settings.study.study.rounds)
-        return _result(configuration, _read(kept.rows, settings), _read([kept.summary], settings)[0], {})
-    rows: list[Row] = [] if kept is None else _read(kept.rows, settings)
-    if kept is not None and kept.saved is not None:
-        saved = kept.saved
-        rounds.learner.load_state(saved.parameters, saved.state)
-        rounds.restore(saved.round, saved.clips, list(saved.charges))
+    started = on_start or (lambda configuration, done: None)
+    rows: list[Row] = []
     if kept is not None:
-        rounds.charge_again(list(kept.dropped))
+        rows = _read(kept.rows, settings)
+        if kept.summary is not None:
+            started(configuration, settings.study.study.rounds)
+            return _result(configuration, rows, _read([kept.summary], settings)[0], {})
+        if kept.saved is not None:
+            rounds.restore(kept.saved)
+        rounds.charge_again(kept.dropped)
         for row in rows:
             if row["kind"] == record.ROUND:
                 rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"])
-    if on_start is not None:
-        on_start(configuration, rounds.completed)
-    saved_now = None if kept is None else _saved(rounds)
-    try:
-        for row in rounds.run():
-            if kept is not None:
-                kept.add(row)
+    started(configuration, rounds.completed)
+    saved = rounds.saved()
+    with contextlib.closing(rounds.run()) as attempts:
+        try:
+            for row in attempts:
+                if kept is not None:
+                    kept.add(row)
                 if row["kind"] == record.ROUND:
-                    saved_now = _saved(rounds)
-                    if row["round"] % checkpoint_every == 0:
-                        kept.save(saved_now)
-            rows.append(row)
-            if on_row is not None:
-                on_row(row)
-    except BaseException:  # Ctrl-C most of all; the last whole round is kept whatever ended it
-        if kept is not None and saved_now is not None:
-            _keep(kept, saved_now)
-        raise
-    finally:
-        rounds.close()
+                    saved = rounds.saved()
+                    if kept is not None and row["round"] % checkpoint_every == 0:
+                        kept.save(saved)
+                rows.append(row)
+                if on_row is not None:
+                    on_row(row)
+        except BaseException:  # Ctrl-C most of all; the last whole round is kept whatever ended it
+            if kept is not None:
+                _keep(kept, saved)
+            raise
     summary = _summary(rounds, rows, time.perf_counter() - began)
     if kept is not None:
-        kept.save(_saved(rounds))
+        kept.save(rounds.saved())
         kept.add(summary)
         kept.close()
     return _result(configuration, rows, summary, rounds.learner.state()[0])
@@ -213,11 +211,6 @@ def _read(rows: list[Row], settings: SimulationSettings) -> list[Row]:
         return rows
     spent = ("epsilon_coordinator", "epsilon_released")
     return [row | dict.fromkeys((name for name in spent if name in row), math.inf) for row in rows]
-
-
-def _saved(rounds: Rounds) -> Saved:
-    parameters, state = rounds.learner.state()
-    return Saved(rounds.completed, rounds.clips, tuple(rounds.charges), parameters, state)
 
 
 def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:

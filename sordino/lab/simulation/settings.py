@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -13,11 +13,10 @@ from pydantic import Field, ValidationError, model_validator
 from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
 from runtime.failure import InputFailure
-from runtime.option_values import settled
 from runtime.settings_file import Table, explain
 from runtime.settings_keys import build, flat_values, key, settings_keys
 from runtime.text import dotted
-from server.study_file import StudyConfiguration, load
+from server.study_file import StudyConfiguration
 from server.study_tables import PrivacyTable
 
 if TYPE_CHECKING:
@@ -30,14 +29,9 @@ RAY: Final = "ray"
 
 # Of a study: what only a network, a disk or an authority needs.
 _NOT_SIMULATED: Final = ("deadlines", "coordinator")
-_PANEL: Final = "Simulation"
-_option = partial(key, panel=_PANEL)
+_option = partial(key, panel="Simulation")
 # How the work is done, not what comes out: a simulation may go on with others.
 WAYS: Final = frozenset({"workers", "engine", "device"})
-
-
-CHANGES: Final = ("participants", "cohort", "population", "sampling", "mechanism")
-"""Options that may change a study's folder."""
 
 
 class SimulationError(InputFailure, ValueError):
@@ -47,17 +41,15 @@ class SimulationError(InputFailure, ValueError):
 class SimulatedPrivacy(PrivacyTable):
     """[privacy] of a simulation, with more mechanisms and ways to draw a cohort."""
 
-    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "none"] = key(  # type: ignore[assignment]  # wider
+    mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "none"] = _option(  # type: ignore[assignment]  # wider
         "ddgauss",
         help="ddgauss, skellam, local-gaussian, gaussian; or none: no noise, NOT PRIVATE",
         shown="ddgauss, or DIR's",
-        panel=_PANEL,
     )
-    sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = key(  # type: ignore[assignment]  # wider
+    sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = _option(  # type: ignore[assignment]  # wider
         "none",
         help="how cohorts are drawn: none, lottery, epochs; poisson or fixed, which are for comparison only",
         shown="none, with --cohort lottery",
-        panel=_PANEL,
     )
 
 
@@ -87,20 +79,6 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
     for name in ("in_a_round", "largest_roster", *(() if drawn else ("population",))):
         values.pop(name)
     return simulated_study(**values | held | changed)
-
-
-def from_folder(directory: Path, values: Mapping[str, Any]) -> tuple[SimulatedStudy, Callable[..., SimulatedStudy]]:
-    """Return a folder's study with `CHANGES`, and a function that makes it with further changes."""
-    configuration = load(directory)
-    places = configuration.study.participants or len(configuration.roster_file().read().roster)
-    anew = {name: value for name, value in values.items() if name in CHANGES}
-    if values.get("sampling") == "none" and "cohort" not in values:
-        anew.pop("sampling")
-    if anew.keys() & {"participants", "cohort", "sampling"}:
-        anew |= {"min_survivors": None, "quorum": None}
-    changed = partial(resized, configuration, places)
-    study = settled(partial(changed, **anew), lambda made: made, {}, SimulatedStudy)
-    return study, lambda **more: changed(**anew | more)
 
 
 class Files(Table):
