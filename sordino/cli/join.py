@@ -186,19 +186,18 @@ def _owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> in
             f"sordino transcript verify TRANSCRIPT... --authority {key} --own {files[0]}",
         ]
         return answer(as_json, {"files": [str(file) for file in files]}, said)
-    if wish == "--pause":
-        state = PAUSED
+    state = {"--pause": PAUSED, "--resume": RESUMED, "--leave": LEFT}[wish]
+    write_word(settings.host.journal.parent, state)
+    if state == PAUSED:
         said = [
             f"Paused: the host {host} takes no part in {study}. A running process notices within seconds, finishes "
             "an attempt under way, and disconnects; a later start waits too. The coordinator sees that it stopped on "
             "purpose, not why.",
             f"To take part again: sordino join --home {home} --resume",
         ]
-    elif wish == "--resume":
-        state = RESUMED
+    elif state == RESUMED:
         said = [f"The host {host} takes part in {study} again, while sordino join runs."]
     else:
-        state = LEFT
         said = [
             f"Left: the host {host} takes no part in {study} any more. A running process finishes an attempt under "
             "way, and ends; later starts end at once.",
@@ -209,7 +208,6 @@ def _owners_say(wish: str, home: Path, folder: Path | None, as_json: bool) -> in
             "was spent from this data, and a later study over it needs it (--ledger). What is in earlier sums can't be "
             "taken out of them.",
         ]
-    write_word(settings.host.journal.parent, state)
     return answer(as_json, {"host": host, "study": study, "state": state}, said)
 
 
