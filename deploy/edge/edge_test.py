@@ -134,34 +134,30 @@ class Study:
         events = read_events(self.folder / "coordinator" / "state.sqlite")
         return [one for one in events if isinstance(one, RoundCompleted)]
 
-    def wait_for(self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[RoundCompleted]], bool]) -> None:
-        """Until the completed rounds are so.
+    def seconds(self) -> list[float]:
+        """Of each completed round."""
+        return [sum(one.phase_seconds.values()) for one in self.rounds()]
 
-        Raises:
-            Missing: the study has ended, or takes too long.
-        """
+    def missing(self, why: str) -> Missing:
+        """With the end of the coordinator's log."""
+        return Missing(f"{why}: {(self.folder / 'serve.log').read_text(errors='replace').strip()[-600:]}")
+
+    def wait_for(self, coordinator: subprocess.Popen[bytes], reached: Callable[[list[RoundCompleted]], bool]) -> None:
+        """Until the completed rounds are so. Raises Missing: the study has ended, or takes too long."""
         ends = time.monotonic() + 180
         while not reached(self.rounds()):
             if coordinator.poll() is not None or time.monotonic() > ends:
-                raise Missing(f"the rounds that were waited for don't come: {tail(self.folder / 'serve.log')}")
+                raise self.missing("the rounds that were waited for don't come")
             time.sleep(0.2)
 
     def wait(self, coordinator: subprocess.Popen[bytes], longest_s: float) -> None:
-        """Until the coordinator has ended.
-
-        Raises:
-            Missing: it failed, or takes too long.
-        """
+        """Until the coordinator has ended. Raises Missing: it failed, or takes too long."""
         try:
             code = coordinator.wait(longest_s)
         except subprocess.TimeoutExpired:
-            raise Missing(f"the study isn't over after {longest_s:g} s: {tail(self.folder / 'serve.log')}") from None
+            raise self.missing(f"the study isn't over after {longest_s:g} s") from None
         if code:
-            raise Missing(f"the coordinator ended with {code}: {tail(self.folder / 'serve.log')}")
-
-
-def tail(log: Path) -> str:
-    return log.read_text(errors="replace").strip()[-600:]
+            raise self.missing(f"the coordinator ended with {code}")
 
 
 # ---------------------------------------------------------------- 1. the container
@@ -267,7 +263,7 @@ def check_container(checks: Checks, image: str | None, work: Path) -> None:
         said = logs_of(name)
         ended = coordinator.poll()
         study.wait(coordinator, 1)
-    seconds = [sum(one.phase_seconds.values()) for one in study.rounds()]
+    seconds = study.seconds()
     checks.row("rounds completed", f"{len(seconds)} of 3, {listed(seconds)} s", len(seconds) >= 2 and ended == 0)
     sums = [one.u3 for one in study.rounds()]  # by its own log a slow one may be late for the end of a round
     checks.row("sums, of six with it", f"{sums}", sums.count(PARTICIPANTS) >= 2)
@@ -347,7 +343,7 @@ def check_link(checks: Checks, work: Path) -> None:
     with link() as made:
         print(f"\none of {PARTICIPANTS} behind a slow link, d = {LINK_DIM:,}, each deadline {DEADLINE_S:g} s")
         plain = rounds_behind(made, work, "plain", None)
-        usual = [sum(one.phase_seconds.values()) for one in plain.rounds()]
+        usual = plain.seconds()
         checks.row("all without one", f"{len(usual)} of 3 rounds, {listed(usual)} s", len(usual) == 3)
         slow = rounds_behind(made, work, "slow", LINK_KBIT)
         tell(checks, "2 Mbit/s", slow, usual, everybody=True)
