@@ -88,7 +88,7 @@ class SignedForm:
 
 def _signed(value: Any) -> bytes:
     match value:
-        case bool():
+        case bool():  # a decision
             return b"accepted" if value else b"refused"
         case int():
             return number(value)
