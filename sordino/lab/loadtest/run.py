@@ -25,6 +25,7 @@ from runtime.failure import ExitCode, InputFailure
 from runtime.processes import free_port, processes_below
 from runtime.text import counted
 from server.events import AttemptStarted, RoundCompleted, StudyStarted
+from server.journal import NewEvents
 from server.study_view import StudyView
 from sordino.lab.loadtest.display import round_line
 from sordino.lab.loadtest.disturbances import EngineKills, Kills, Recovery, due, strike
@@ -126,7 +127,6 @@ class LoadTest:
     asked: StopRequest = field(default_factory=StopRequest)
     recoveries: list[Recovery] = field(default_factory=list)
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
-    _seen: int = 0
     _due: list[Storm] = field(default_factory=list)
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
@@ -135,6 +135,7 @@ class LoadTest:
         directory = self.study.directory
         log = directory.parent / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+        self._new_events = NewEvents(directory / "coordinator" / "state.sqlite")
         self.kills = Kills(self.options.kills)
         self.engine_kills = EngineKills(self.options.engine_kills, self.options.workers > 0)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
@@ -187,7 +188,7 @@ class LoadTest:
         """Show events until all rounds, the study or its coordinator have ended."""
         measure_at = 0.0
         while True:
-            running = self.coordinator.running  # asked before reading, so that no last event is missed
+            running = self.coordinator.running
             self._read()
             if self._due:  # one at a time: two at once would be one storm
                 self._strike(self._due.pop(0))
@@ -215,10 +216,7 @@ class LoadTest:
 
     def _read(self) -> None:
         """Count and show what the coordinator has recorded since."""
-        from server.journal import read_events
-
-        for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
-            self._seen = event.seq
+        for event in self._new_events:
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
                 self._measure()
                 self.before_rounds_cpu_s = self.coordinator.cpu_s, self.coordinator.below_cpu_s, self._client_cpu_s
