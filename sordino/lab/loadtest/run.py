@@ -43,6 +43,7 @@ _POLL_S: Final = 0.05
 _MEASURE_EVERY_S: Final = 0.5
 # Vectors come and go by the thousand: what they lie in stays with a process that has little else to do.
 _KEEP_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+_OF_PLAN: Final = ("padded_dim", "A", "min_survivors", "quorum", "graph", "degree", "threshold")
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
 
 
@@ -369,8 +370,7 @@ class LoadTest:
         }
 
     def _result(self, wall_s: float) -> dict[str, Any]:
-        plan = self.study.plan
-        figures = figures_of(plan)
+        figures = figures_of(self.study.plan)
         rows, ledger_error = self._ledger()
         result = self.outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
@@ -391,13 +391,7 @@ class LoadTest:
             "study_ended": self.outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
             "incomplete": self._incomplete(),
             "options": self.options.to_json(),
-            "plan": {
-                "padded_dim": plan.padded_dim,
-                "A": plan.colluders,
-                "min_survivors": plan.min_survivors,
-                "quorum": plan.quorum,
-                **{name: getattr(figures, name) for name in ("graph", "degree", "threshold")},
-            },
+            "plan": {name: getattr(figures, name) for name in _OF_PLAN},
         }
         broken = broken_bounds(result, self.options)
         code = self.cut_short.code if self.cut_short is not None else ExitCode.BOUND if broken else ExitCode.OK
