@@ -54,28 +54,27 @@ class AuthorityTable(Table):
     study: str = key(help="the study's name, which never changes", pattern=rf"^{_STUDY.pattern}$")
     coordinator: str = _option(
         "",
-        help="the coordinator's port for enrolment (enrolment_listen in study.toml); empty: people carry the files",
+        "the coordinator's port for enrolment (enrolment_listen in study.toml); empty: people carry the files",
         shown="none: by hand",
         metavar="HOST:PORT",
     )
     draws: int = _option(
         0,
-        help="seeds that each roster version draws cohorts with: one for each round or epoch; 0: cohorts aren't drawn",
-        ge=0,
-        le=MAX_DRAWS,
+        "seeds that each roster version draws cohorts with: one for each round or epoch; 0: cohorts aren't drawn",
+        within=(0, MAX_DRAWS),
     )
     places: int = _option(
-        0, help="most participants at the same time, as the plan covers them; 0: any number", ge=0, le=LARGEST_ROSTER
+        0, "most participants at the same time, as the plan covers them; 0: any number", within=(0, LARGEST_ROSTER)
     )
     client_days: float = _option(
         certificates.CLIENT_DAYS,
-        help="validity of a participant's TLS certificate, which is renewed in time",
+        "validity of a participant's TLS certificate, which is renewed in time",
         gt=0,
         le=LONGEST_CLIENT_DAYS,
     )
-    own_data: bool = _option(False, help="participants bring their own data: invitations contain --data FILE")
+    own_data: bool = _option(False, "participants bring their own data: invitations contain --data FILE")
     task: str = _option(
-        "", help="the study's task, if it isn't one of Sordino's: invitations name it", metavar="MODULE:CLASS"
+        "", "the study's task, if it isn't one of Sordino's: invitations name it", metavar="MODULE:CLASS"
     )
 
     @field_validator("task")

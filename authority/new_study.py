@@ -52,9 +52,9 @@ _HOST_HEADER: Final = (
 class Sizes(Settings):
     """How many there are: what `study_of_size` turns into the keys of a study."""
 
-    participants: int = key(100, help="participants made with the study", ge=0, panel=STUDY)
-    enrol: int = key(0, help="places kept for participants who join with a code", ge=0, panel=STUDY)
-    cohort: int | None = key(None, help="drawn cohorts: participants of one round", shown="all", ge=2, panel=PRIVACY)
+    participants: int = key(100, "participants made with the study", ge=0, panel=STUDY)
+    enrol: int = key(0, "places kept for participants who join with a code", ge=0, panel=STUDY)
+    cohort: int | None = key(None, "drawn cohorts: participants of one round", shown="all", ge=2, panel=PRIVACY)
 
 
 class Making(Sizes):
@@ -62,21 +62,21 @@ class Making(Sizes):
 
     hosts: int = key(
         10,
-        help="client processes that the participants are spread over",
+        "client processes that the participants are spread over",
         shown="10, or one for each participant where they are fewer",
         ge=0,
         panel=STUDY,
     )
     data: Path | None = key(
         None,
-        help="where a file or subfolder of each participant lies, for a trial on one machine: host.toml names them",
+        "where a file or subfolder of each participant lies, for a trial on one machine: host.toml names them",
         metavar="FOLDER",
         shown="no folder",
         panel=DATA,
     )
     names: tuple[str, ...] = key(
         (),
-        help="host name or address that the coordinator is reached by; repeatable, the first is put into host.toml",
+        "host name or address that the coordinator is reached by; repeatable, the first is put into host.toml",
         option="host",
         metavar="NAME",
         panel=NETWORK,

@@ -38,11 +38,11 @@ class HostTable(Table):
         option="host_name",
     )
     journal: Path = declared(
-        Path("journal.sqlite"), help="attempts joined and sets signed; keep it, never share it between processes"
+        Path("journal.sqlite"), "attempts joined and sets signed; keep it, never share it between processes"
     )
     ledger: Path = declared(
         Path("ledger.sqlite"),
-        help="what was spent; keep it with ledger.sqlite.head, and name it in all studies over this data",
+        "what was spent; keep it with ledger.sqlite.head, and name it in all studies over this data",
     )
 
 
@@ -55,27 +55,24 @@ class StudyTable(Table):
         help="Ed25519, signs rosters; it must come from the authority, not from the coordinator",
         pattern=r"^[0-9a-fA-F]{64}$",
     )
-    sha256: Sha256 | None = declared(
-        None, help="of the accepted study document (plan, budget, task); any other is refused"
-    )
+    sha256: Sha256 | None = declared(None, "of the accepted study document (plan, budget, task); any other is refused")
 
 
 class CoordinatorTable(Table):
     """[coordinator]: the coordinator, and this process's TLS files."""
 
-    address: str = declared("localhost:8443", help="HOST:PORT of the coordinator; of its gateways, with commas")
-    ca: Path = declared(Path("ca.pem"), help="the coordinator's TLS certificate must chain to it")
+    address: str = declared("localhost:8443", "HOST:PORT of the coordinator; of its gateways, with commas")
+    ca: Path = declared(Path("ca.pem"), "the coordinator's TLS certificate must chain to it")
     certificate: Path = declared(
-        Path("tls/client.pem"), help="certificate of this process; a renewed one is written beside it, as renewed.pem"
+        Path("tls/client.pem"), "certificate of this process; a renewed one is written beside it, as renewed.pem"
     )
-    key: Path = declared(Path("tls/client.key"), help="its private key; secret", option="tls_key")
-    enrolment: str = declared("", help="HOST:PORT where the certificate is renewed; empty: it isn't renewed")
+    key: Path = declared(Path("tls/client.key"), "its private key; secret", option="tls_key")
+    enrolment: str = declared("", "HOST:PORT where the certificate is renewed; empty: it isn't renewed")
     give_up_s: float = declared(
         60.0,
-        help="how long to keep trying while the coordinator can't be reached or has given up; 0: until it is stopped",
+        "how long to keep trying while the coordinator can't be reached or has given up; 0: until it is stopped",
         unit="s",
-        ge=0,
-        le=31_536_000,
+        within=(0, 31_536_000),
     )
 
     @field_validator("address", "enrolment")
@@ -96,16 +93,16 @@ class DataTable(Table):
 
     dataset: Annotated[str, AfterValidator(check_dataset_name)] = declared(
         "fashion-mnist-subset",
-        help="a name of `sordino data list`, FORMAT:PATH, own: each participant has a file (docs/data.md), or app: "
+        "a name of `sordino data list`, FORMAT:PATH, own: each participant has a file (docs/data.md), or app: "
         "the task, a Flower app, loads them",
     )
     partition: Literal["iid", "dirichlet", "shards", "natural"] = declared(
-        "dirichlet", help="how the examples are divided, as in the study's file"
+        "dirichlet", "how the examples are divided, as in the study's file"
     )
-    alpha: float = declared(1.0, help="concentration of the Dirichlet mixture", gt=0, le=1e6)
-    shards: int = declared(2, help="shards: runs of one class for each participant", ge=1, le=1_000_000)
-    seed: int = declared(1, help="seed of the partition; public", ge=0, lt=2**63)
-    parts: int = declared(0, help="parts that the data set is cut into; each participant holds one", ge=0, le=65_519)
+    alpha: float = declared(1.0, "concentration of the Dirichlet mixture", gt=0, le=1e6)
+    shards: int = declared(2, "shards: runs of one class for each participant", within=(1, 1_000_000))
+    seed: int = declared(1, "seed of the partition; public", ge=0, lt=2**63)
+    parts: int = declared(0, "parts that the data set is cut into; each participant holds one", within=(0, 65_519))
 
 
 class ConditionsTable(Table):
@@ -114,11 +111,11 @@ class ConditionsTable(Table):
     While one doesn't hold, the process isn't connected, and the coordinator sees that. Hours and rounds per day are in
     [policy], because their refusals look like all others."""
 
-    mains_power: bool = declared(False, help="only while it doesn't run on battery")
-    idle: bool = declared(False, help="only while other programs use at most max_load of the processors")
-    max_load: float = declared(0.25, help="share of all processors, over the last minute", gt=0, le=1)
+    mains_power: bool = declared(False, "only while it doesn't run on battery")
+    idle: bool = declared(False, "only while other programs use at most max_load of the processors")
+    max_load: float = declared(0.25, "share of all processors, over the last minute", gt=0, le=1)
     min_free_memory_mb: int = declared(
-        0, help="only while this much memory is free, 10^6 bytes; 0: no condition", ge=0, le=1_000_000
+        0, "only while this much memory is free, 10^6 bytes; 0: no condition", within=(0, 1_000_000)
     )
 
     @model_validator(mode="before")
@@ -139,13 +136,13 @@ class ParticipantTable(Table):
     """[[participants]]: one identity and its data: a part of the set, a file, or what an app loads for it."""
 
     key: Path = declared(help="Ed25519 private key, PKCS8 PEM; secret")
-    part: int | None = declared(None, help="part of the data set that this participant holds, from 0", ge=0)
+    part: int | None = declared(None, "part of the data set that this participant holds, from 0", ge=0)
     data: Path | None = declared(
-        None, help="this participant's file or folder; a name without a suffix stands for that of any kind"
+        None, "this participant's file or folder; a name without a suffix stands for that of any kind"
     )
     data_identity: str | None = declared(
         None,
-        help="app: whose data the app loads for this participant; what equal identities spend adds up in the ledger",
+        "app: whose data the app loads for this participant; what equal identities spend adds up in the ledger",
         min_length=1,
         max_length=256,
     )
@@ -156,14 +153,14 @@ class HostConfiguration(Settings):
 
     host: HostTable = declared(help="", option=None)
     study: StudyTable = declared(help="", option=None)
-    coordinator: CoordinatorTable = declared(CoordinatorTable(), help="", option=None)
+    coordinator: CoordinatorTable = declared(CoordinatorTable(), "", option=None)
     policy: PolicyTable = declared(help="a round that breaks it is refused; never sent", option=None)
     task: dict[str, TaskOption] = declared(
         default_factory=dict, help="options of the task, as in the study's file", option="task_options"
     )
     data: DataTable = declared(help="", option=None)
     participants: tuple[ParticipantTable, ...] = declared(help="", min_length=1, option=None)
-    conditions: ConditionsTable = declared(ConditionsTable(), help="when this device takes part", option=None)
+    conditions: ConditionsTable = declared(ConditionsTable(), "when this device takes part", option=None)
 
     def settings(self) -> HostSettings:
         """The same values without pydantic, for the process that runs."""

@@ -40,72 +40,66 @@ class PolicyTable(Table):
     """
 
     max_epsilon: float = key(help="most epsilon_coordinator that one participant may spend in one study", gt=0)
-    max_delta: float = key(1e-5, help="largest delta that a study may have", gt=0, lt=1)
+    max_delta: float = key(1e-5, "largest delta that a study may have", gt=0, lt=1)
     max_epsilon_round: float | None = key(
         None,
-        help="most that one round may cost: without amplification, with the fewest honest participants, at max_delta",
+        "most that one round may cost: without amplification, with the fewest honest participants, at max_delta",
         gt=0,
     )
     max_epsilon_total: float | None = key(
-        None,
-        help="most over all studies of this ledger, of any coordinator; studies with one kind of guarantee only",
-        gt=0,
+        None, "most over all studies of this ledger, of any coordinator; studies with one kind of guarantee only", gt=0
     )
-    max_delta_total: float | None = key(None, help="delta at which the total is stated", shown="max_delta", gt=0, lt=1)
+    max_delta_total: float | None = key(None, "delta at which the total is stated", shown="max_delta", gt=0, lt=1)
     mechanism: MechanismName | None = key(
-        None, help="the only mechanism accepted; with gaussian the coordinator sees sums without noise"
+        None, "the only mechanism accepted; with gaussian the coordinator sees sums without noise"
     )
     mechanisms: tuple[MechanismName, ...] | None = key(
-        None, help="mechanisms accepted", shown="any but gaussian, whose coordinator sees the sum without noise"
+        None, "mechanisms accepted", shown="any but gaussian, whose coordinator sees the sum without noise"
     )
-    min_cohort: int | None = key(None, help="fewest participants that a round begins with (the plan's quorum)", ge=1)
-    min_survivors: int | None = key(None, help="fewest participants in a sum (the plan's min_survivors)", ge=1)
+    min_cohort: int | None = key(None, "fewest participants that a round begins with (the plan's quorum)", ge=1)
+    min_survivors: int | None = key(None, "fewest participants in a sum (the plan's min_survivors)", ge=1)
     min_honest_survivors: int = key(
         help="fewest honest participants in a sum (h_min), which hide each other's updates", ge=1
     )
-    min_colluders: int = key(2, help="participants that the study must at least assume to collude (A)", ge=0)
+    min_colluders: int = key(2, "participants that the study must at least assume to collude (A)", ge=0)
     min_adversarial: float | None = key(
-        None, help="share of adversarial participants that the study must at least assume", ge=0, lt=1
+        None, "share of adversarial participants that the study must at least assume", ge=0, lt=1
     )
     min_dropout: float | None = key(
-        None, help="share of participants leaving a round that the study must at least assume", ge=0, lt=1
+        None, "share of participants leaving a round that the study must at least assume", ge=0, lt=1
     )
-    key_agreements: tuple[KeyAgreementName, ...] | None = key(None, help="key agreements accepted")
+    key_agreements: tuple[KeyAgreementName, ...] | None = key(None, "key agreements accepted")
     max_roster_valid_h: float | None = key(
-        None,
-        help="longest time in hours for which a revocation may be withheld; where it may be for ever is refused",
-        gt=0,
+        None, "longest time in hours for which a revocation may be withheld; where it may be for ever is refused", gt=0
     )
     max_clip: float | None = key(
-        None, help="largest L2 norm that an update is clipped to; where clips adapt, in every round", gt=0
+        None, "largest L2 norm that an update is clipped to; where clips adapt, in every round", gt=0
     )
-    min_bits: int | None = key(None, help="fewest bits of one value on the wire", ge=1, le=62)
-    max_bits: int | None = key(None, help="most bits of one value on the wire", ge=1, le=62)
-    max_dimension: int | None = key(None, help="most values in an update", ge=1)
+    min_bits: int | None = key(None, "fewest bits of one value on the wire", within=(1, 62))
+    max_bits: int | None = key(None, "most bits of one value on the wire", within=(1, 62))
+    max_dimension: int | None = key(None, "most values in an update", ge=1)
     max_held_out: float | None = key(
         None,
-        help="largest share of the examples that may be held out to evaluate the model on; 0: evaluate nothing",
-        ge=0,
-        le=0.5,
+        "largest share of the examples that may be held out to evaluate the model on; 0: evaluate nothing",
+        within=(0, 0.5),
     )
-    tasks: tuple[TaskName, ...] | None = key(None, help="tasks accepted")
-    task_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a task's name and options, as `join` shows it")
-    study_digests: tuple[Sha256, ...] | None = key(None, help="SHA-256 of a study document, as `join` shows it")
+    tasks: tuple[TaskName, ...] | None = key(None, "tasks accepted")
+    task_digests: tuple[Sha256, ...] | None = key(None, "SHA-256 of a task's name and options, as `join` shows it")
+    study_digests: tuple[Sha256, ...] | None = key(None, "SHA-256 of a study document, as `join` shows it")
     model_digests: tuple[Sha256, ...] | None = key(
-        None, help="SHA-256 of the models that a round may begin from, where the model is public and stays the same"
+        None, "SHA-256 of the models that a round may begin from, where the model is public and stays the same"
     )
     max_rounds_per_day: int | None = key(
-        None, help="most attempts within 24 hours that are charged to this ledger, over all its studies", ge=1
+        None, "most attempts within 24 hours that are charged to this ledger, over all its studies", ge=1
     )
     hours: tuple[Hours, ...] | None = key(
-        None, help='local times of day at which this host takes part in rounds, such as ["22:00-06:00"]'
+        None, 'local times of day at which this host takes part in rounds, such as ["22:00-06:00"]'
     )
     curious_coordinator: bool = key(
-        False,
-        help="accept a coordinator that is trusted to follow the protocol: participants don't sign who is in a sum",
+        False, "accept a coordinator that is trusted to follow the protocol: participants don't sign who is in a sum"
     )
     one_machine: bool = key(
-        False, help="accept more participants on one host than are assumed to collude: a trial on one machine"
+        False, "accept more participants on one host than are assumed to collude: a trial on one machine"
     )
 
     def to_policy(self) -> Policy:

@@ -419,3 +419,19 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
     except ValueError as error:
         raise StorageError(f"{path}: one of its events is damaged, or of an older release: {error}") from error
     return [event for event in read if event is not None]
+
+
+@dataclass
+class NewEvents:
+    """The events of a journal as they come: each iteration goes on behind the last event that was taken.
+
+    Whoever asks whether the coordinator runs does so before, so that no last event is missed.
+    """
+
+    path: Path
+    _seen: int = 0
+
+    def __iter__(self) -> Iterator[Event]:
+        for event in read_events(self.path, self._seen):
+            self._seen = event.seq
+            yield event

@@ -61,16 +61,16 @@ class StudyConfiguration(Settings):
         default_factory=dict, help="(fixed) what each participant computes in a round", option="task_options"
     )
     data: DataTable = key(
-        DataTable(), help="each host.toml states its own; signed is only whether the data set is own", option=None
+        DataTable(), "each host.toml states its own; signed is only whether the data set is own", option=None
     )
     privacy: PrivacyTable = key(help="(fixed)", option=None)
-    evaluation: EvaluationTable = key(EvaluationTable(), help="", option=None)
+    evaluation: EvaluationTable = key(EvaluationTable(), "", option=None)
     deadlines: DeadlineTable = key(
-        DeadlineTable(), help="longest wait in seconds; a phase ends early when all have answered", option=None
+        DeadlineTable(), "longest wait in seconds; a phase ends early when all have answered", option=None
     )
-    server_optimizer: ServerOptimizerTable = key(ServerOptimizerTable(), help="", option=None)
-    engine: EngineTable = key(EngineTable(), help="how many processes the coordinator is", option=None)
-    coordinator: CoordinatorTable = key(CoordinatorTable(), help="paths are relative to this file", option=None)
+    server_optimizer: ServerOptimizerTable = key(ServerOptimizerTable(), "", option=None)
+    engine: EngineTable = key(EngineTable(), "how many processes the coordinator is", option=None)
+    coordinator: CoordinatorTable = key(CoordinatorTable(), "paths are relative to this file", option=None)
 
     @property
     def places(self) -> int:

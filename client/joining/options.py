@@ -38,36 +38,36 @@ class JoinOptions(Table):
     agreed: bool = False
     kept: Callable[[], None] = lambda: None
     desk: Path | None = _code(
-        help="the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
+        "the authority's local enrolment socket, which gives a code; in place of --code", metavar="PATH"
     )
     homes: Path | None = _code(
-        help="folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
+        "folder of homes: take one that no other process has, or begin one; in place of --home", metavar="DIR"
     )
     name: str | None = _code(
-        help="name of this process on the roster, which all participants read", shown="drawn at random", metavar="HOST"
+        "name of this process on the roster, which all participants read", shown="drawn at random", metavar="HOST"
     )
     task: str | None = _code(
-        help="the study's task, where it isn't one of Sordino's: a module here that you have read and trust",
+        "the study's task, where it isn't one of Sordino's: a module here that you have read and trust",
         metavar="MODULE:CLASS",
     )
     ledger: Path | None = _code(
-        help="ledger of what is spent: one for all studies over the same data", shown="in the folder", metavar="FILE"
+        "ledger of what is spent: one for all studies over the same data", shown="in the folder", metavar="FILE"
     )
-    dataset: str | None = _data(help="one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset")
+    dataset: str | None = _data("one of `sordino data list`, or FORMAT:PATH", shown="fashion-mnist-subset")
     data: Path | None = _data(
-        help="a file or folder of your own, in the place of a part of a set: see docs/your_own_data.md", metavar="FILE"
+        "a file or folder of your own, in the place of a part of a set: see docs/your_own_data.md", metavar="FILE"
     )
     data_identity: str | None = _data(
-        help="where the task is a Flower app, which loads your data: a name for them, the same in all studies",
+        "where the task is a Flower app, which loads your data: a name for them, the same in all studies",
         metavar="NAME",
     )
     partition: str | None = _data(
-        help="how the set is divided: iid, dirichlet (uneven classes), shards, or natural", shown="dirichlet"
+        "how the set is divided: iid, dirichlet (uneven classes), shards, or natural", shown="dirichlet"
     )
-    alpha: float | None = _data(help="Dirichlet only: small is uneven", shown="1.0")
-    shards: int | None = _data(help="shards only: runs of one class for each", ge=1, shown="2")
-    seed: int | None = _data(help="seed of the partition; public", shown="1")
+    alpha: float | None = _data("Dirichlet only: small is uneven", shown="1.0")
+    shards: int | None = _data("shards only: runs of one class for each", ge=1, shown="2")
+    seed: int | None = _data("seed of the partition; public", shown="1")
     part: str | int | None = _data(  # a number in the words of the command stays text
-        help="your part, from 1; place: by your place on the roster", shown="drawn at random", metavar="K"
+        "your part, from 1; place: by your place on the roster", shown="drawn at random", metavar="K"
     )
-    parts: int | None = _data(help="parts in all", ge=1, shown="as many as the plan has", metavar="N")
+    parts: int | None = _data("parts in all", ge=1, shown="as many as the plan has", metavar="N")

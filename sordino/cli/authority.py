@@ -25,7 +25,7 @@ from runtime.text import counted, minute, terminal_width
 from sordino.cli import authority_run
 from sordino.cli.authority_run import seconds_of
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import Json, answer, argument, flag, option, verb_group, verb_in
+from sordino.cli.verbs import Json, answer, argument, flag, number, option, verb_group, verb_in
 from wire.join_code import show_fingerprint
 
 app = verb_group(
@@ -110,7 +110,7 @@ def invite(
         str, option("HOST", "The participant's host name on the roster.", shown="as the participant wishes")
     ] = "",
     valid: Annotated[str, option("TIME", "Validity: 30m, 24h, 7d.", shown=True)] = "24h",
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many codes.")] = 1,
+    count: Annotated[int, number("How many codes.", 1, 1000)] = 1,
     as_json: Json = False,
 ) -> None:
     seconds = seconds_of("--valid", valid)
@@ -389,7 +389,7 @@ def show(directory: Where, as_json: Json = False) -> None:
 )
 def page(
     directory: Where,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on loopback; 0: a free one.")] = 0,
+    port: Annotated[int, number("Port on loopback; 0: a free one.", 0, 65_535)] = 0,
     as_json: Json = False,
 ) -> None:
     from server.http_port import beside

@@ -15,7 +15,7 @@ from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, task_options
 from secagg.masking import choose_keystream
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import Json, epilog, verb_group
+from sordino.cli.verbs import Json, number, option, verb_group, verb_in
 from sordino.lab.bench.secagg import Setting, run_attempt
 from sordino.lab.bench.text import (
     Shown,
@@ -31,25 +31,20 @@ from sordino.lab.bench.text import (
 )
 from sordino.lab.bench.timing import BOUNDS, broken, describe, one_line
 
-NAME = "bench"
 app = verb_group(
-    NAME,
+    "bench",
     "Measure the protocol, the noise and what lies below them on this machine.\n\nTimes are CPU time, since "
     "machines are shared. [bold]all[/bold] holds each hot path against its limit and fails when a bound is broken; "
     "[bold]peers[/bold] runs other projects on the same work in the same run.",
 )
 _CODES = (ExitCode.BOUND, ExitCode.INFEASIBLE, ExitCode.INTERRUPTED)
 
-Runs = Annotated[int, typer.Option(min=1, max=99, help="Runs of each; one more before them isn't counted.")]
-Figure = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw the table as .svg or .png.", show_default="no figure")
-]
+Runs = Annotated[int, number("Runs of each; one more before them isn't counted.", 1, 99)]
+Figure = Annotated[Path | None, option("FILE", "Draw the table as .svg or .png.", shown="no figure")]
 
 
 def _secagg(
-    threads: Annotated[int, typer.Option(min=1, max=64, help="Of the coordinator's unmasking.")] = 1,
-    as_json: Json = False,
-    **given: Any,
+    threads: Annotated[int, number("Of the coordinator's unmasking.", 1, 64)] = 1, as_json: Json = False, **given: Any
 ) -> int:
     setting = built(Setting, chosen(given, Setting))
     figures = run_attempt(setting, threads) | {"warnings": about_graph(setting)}
@@ -58,25 +53,25 @@ def _secagg(
     return _judge("secagg", [] if figures["sum_ok"] else [wrong])
 
 
-app.command(
-    "secagg",
-    help=(
-        "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
-        "between participants, every signature and commitment checked. The client figure is the mean over survivors."
-    ),
-    epilog=epilog("bench secagg --clients 50 --dim 100000 --drop 0.2", *_CODES),
+verb_in(
+    app,
+    "bench secagg --clients 50 --dim 100000 --drop 0.2",
+    "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
+    "between participants, every signature and commitment checked. The client figure is the mean over survivors.",
+    *_CODES,
 )(with_options(_secagg, options(Setting)))
 
 
-@app.command(
-    "noise",
-    help="Nanoseconds a sample of the sampler that clients use, and what it takes to set up once a process.",
-    epilog=epilog("bench noise --stddev 10 --dim 1000000", *_CODES),
+@verb_in(
+    app,
+    "bench noise --stddev 10 --dim 1000000",
+    "Nanoseconds a sample of the sampler that clients use, and what it takes to set up once a process.",
+    *_CODES,
 )
 def noise(
-    law: Annotated[str, typer.Option(metavar="NAME", help="gaussian (the discrete one) or skellam.")] = "gaussian",
-    stddev: Annotated[float, typer.Option(help="Of one value, in grid steps.")] = 10.0,
-    dim: Annotated[int, typer.Option(help="Values in one vector.")] = 1_000_000,
+    law: Annotated[str, option("NAME", "gaussian (the discrete one) or skellam.", shown=True)] = "gaussian",
+    stddev: Annotated[float, number("Of one value, in grid steps.")] = 10.0,
+    dim: Annotated[int, number("Values in one vector.")] = 1_000_000,
     runs: Runs = 15,
     as_json: Json = False,
 ) -> int:
@@ -91,26 +86,22 @@ def noise(
     return _judge("noise", [] if figures["law_ok"] else [wrong])
 
 
-@app.command(
-    "training",
-    help=(
-        "Local training of all participants of a round on random images: one after the other, and all at once, in "
-        "turns.\n\nWall time; the smallest of the runs counts, since other work on the machine only ever adds. For "
-        "tasks in torch also the loop with as many threads in each operation, the operations that the gradients take, "
-        "and how long these would take at the rates of bare library calls."
-    ),
-    epilog=epilog("bench training --task femnist-cnn --participants 100 --examples 20", *_CODES),
+@verb_in(
+    app,
+    "bench training --task femnist-cnn --participants 100 --examples 20",
+    "Local training of all participants of a round on random images: one after the other, and all at once, in "
+    "turns.\n\nWall time; the smallest of the runs counts, since other work on the machine only ever adds. For "
+    "tasks in torch also the loop with as many threads in each operation, the operations that the gradients take, "
+    "and how long these would take at the rates of bare library calls.",
+    *_CODES,
 )
 def training(
-    task: Annotated[str, typer.Option(metavar="NAME", help="A task for images.")] = "femnist-cnn",
-    participants: Annotated[int, typer.Option(min=1, max=100_000, help="Of the round.")] = 100,
-    examples: Annotated[int, typer.Option(min=1, max=10_000, help="Of each participant.")] = 20,
-    task_option: Annotated[
-        list[str] | None,
-        typer.Option("--task-option", metavar="KEY=VALUE", help="Of the task; repeatable.", show_default=False),
-    ] = None,
-    threads: Annotated[int, typer.Option(min=0, max=256, help="At once; 0: one for each core.")] = 0,
-    runs: Annotated[int, typer.Option(min=1, max=99, help="Of each way; one more before them isn't counted.")] = 3,
+    task: Annotated[str, option("NAME", "A task for images.", shown=True)] = "femnist-cnn",
+    participants: Annotated[int, number("Of the round.", 1, 100_000)] = 100,
+    examples: Annotated[int, number("Of each participant.", 1, 10_000)] = 20,
+    task_option: Annotated[list[str] | None, option("KEY=VALUE", "Of the task; repeatable.")] = None,
+    threads: Annotated[int, number("At once; 0: one for each core.", 0, 256)] = 0,
+    runs: Annotated[int, number("Of each way; one more before them isn't counted.", 1, 99)] = 3,
     as_json: Json = False,
 ) -> int:
     from learning.own_task import TaskUnavailable
@@ -125,10 +116,11 @@ def training(
     return _judge("training", [] if figures["same"] else ["training at once gives other updates than one by one"])
 
 
-@app.command(
-    "primitives",
-    help="What this machine does at best: keystream, add, packing, hashes, keys, Shamir's scheme, gRPC.",
-    epilog=epilog("bench primitives", *_CODES),
+@verb_in(
+    app,
+    "bench primitives",
+    "What this machine does at best: keystream, add, packing, hashes, keys, Shamir's scheme, gRPC.",
+    *_CODES,
 )
 def primitives(runs: Runs = 7, as_json: Json = False) -> int:
     from sordino.lab.bench.primitives import run
@@ -139,18 +131,17 @@ def primitives(runs: Runs = 7, as_json: Json = False) -> int:
     return int(ExitCode.OK)
 
 
-@app.command(
-    "all",
-    help=(
-        "Each hot path beside its limit on this machine, as a ratio.\n\nPath and limit are timed in turns, so a busy "
-        "machine slows both. A limit is the same work by the bare library calls it can't do without. Fails when the "
-        "median ratio of a path is above its bound."
-    ),
-    epilog=epilog("bench all --figure bench.svg", *_CODES),
+@verb_in(
+    app,
+    "bench all --figure bench.svg",
+    "Each hot path beside its limit on this machine, as a ratio.\n\nPath and limit are timed in turns, so a busy "
+    "machine slows both. A limit is the same work by the bare library calls it can't do without. Fails when the "
+    "median ratio of a path is above its bound.",
+    *_CODES,
 )
 def everything(
     runs: Runs = 5,
-    only: Annotated[str | None, typer.Option(metavar="PATH", help="One path.", show_default="all paths")] = None,
+    only: Annotated[str | None, option("PATH", "One path.", shown="all paths")] = None,
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
@@ -170,22 +161,21 @@ def everything(
     return _judge("all", faults)
 
 
-@app.command(
-    "peers",
-    help=(
-        "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
-        "peers have a separate environment, which [bold]make bench-peers[/bold] builds. Each side runs in a separate "
-        "process, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
-        "for Flower holds for the default size and isn't applied to another."
-    ),
-    epilog=epilog("bench peers --repeats 3 --figure peers.svg", *_CODES),
+@verb_in(
+    app,
+    "bench peers --repeats 3 --figure peers.svg",
+    "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
+    "peers have a separate environment, which [bold]make bench-peers[/bold] builds. Each side runs in a separate "
+    "process, in turns. Fails when a peer costs less than its bound times ours; the bound shipped "
+    "for Flower holds for the default size and isn't applied to another.",
+    *_CODES,
 )
 def peers(
-    clients: Annotated[int, typer.Option(min=3, max=1000, help="Participants of the round.")] = 50,
-    dim: Annotated[int, typer.Option(min=1, help="Values in one vector of the round.")] = 100_000,
-    drop: Annotated[float, typer.Option(min=0, max=0.3, help="Share that leaves before the masked input.")] = 0.2,
-    stddev: Annotated[float, typer.Option(min=1, help="Of the noise, in grid steps.")] = 10.0,
-    repeats: Annotated[int, typer.Option(min=1, max=99, help="Pairs of runs.")] = 3,
+    clients: Annotated[int, number("Participants of the round.", 3, 1000)] = 50,
+    dim: Annotated[int, number("Values in one vector of the round.", 1)] = 100_000,
+    drop: Annotated[float, number("Share that leaves before the masked input.", 0, 0.3)] = 0.2,
+    stddev: Annotated[float, number("Of the noise, in grid steps.", 1)] = 10.0,
+    repeats: Annotated[int, number("Pairs of runs.", 1, 99)] = 3,
     figure: Figure = None,
     as_json: Json = False,
 ) -> int:
@@ -238,8 +228,8 @@ def _show(result: Mapping[str, Any], shown: Shown, as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(shown.head):
-        is_text = number == 0 or not shown.rows or not shown.rows[0][number][:1].isdigit()
+    for column, name in enumerate(shown.head):
+        is_text = column == 0 or not shown.rows or not shown.rows[0][column][:1].isdigit()
         table.add_column(name, justify="left" if is_text else "right", overflow="fold")
     for row in shown.rows:
         table.add_row(*row)

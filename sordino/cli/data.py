@@ -12,12 +12,11 @@ import typer
 from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built, unknown
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import Json, answer, epilog, verb_group
+from sordino.cli.verbs import Json, answer, argument, flag, option, verb_group, verb_in
 from sordino.lab.preparation.made import Options
 
-NAME = "data"
 app = verb_group(
-    NAME,
+    "data",
     "List and prepare data sets for studies.\n\nA study names a set in its table "
     "\\[data]. One ships with sordino; others are made here once from a package that a public registry carries, or "
     "read from files of a published format. Participants may also bring their own files: see docs/data.md.",
@@ -25,14 +24,12 @@ app = verb_group(
 _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED)
 
 
-@app.command(
-    "list",
-    help=(
-        "List every data set that a study can name: those made on this machine, those that can be made, and the "
-        "published formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people "
-        "behind the data are called stand-ins."
-    ),
-    epilog=epilog("data list"),
+@verb_in(
+    app,
+    "data list",
+    "List every data set that a study can name: those made on this machine, those that can be made, and the "
+    "published formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people "
+    "behind the data are called stand-ins.",
 )
 def list_sets(as_json: Json = False) -> int:
     from learning.data_names import FORMATS, data_folder
@@ -69,20 +66,18 @@ def list_sets(as_json: Json = False) -> int:
 
 
 def _prepare(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The set to make.", show_default=False)],
+    name: Annotated[str, argument("NAME", "The set to make.")],
     source: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
+            "PATH",
+            "Its archive, or a folder with its files; repeat it for a set of two packages, in their order.",
             "--from",
-            metavar="PATH",
-            help="Its archive, or a folder with its files; repeat it for a set of two packages, in their order.",
-            show_default="fetched",
+            shown="fetched",
         ),
     ] = None,
-    called: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Call the set this.", show_default="NAME")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    called: Annotated[str | None, option("NAME", "Call the set this.", "--as", shown="NAME")] = None,
+    yes: Annotated[bool, flag("--yes", "Don't ask.")] = False,
     as_json: Json = False,
     **given: Any,
 ) -> int:

@@ -14,7 +14,7 @@ import typer
 from runtime.extras import check_extra
 from runtime.failure import ExitCode, Failure
 from runtime.text import folded
-from sordino.cli.verbs import A_STUDY, epilog
+from sordino.cli.verbs import A_STUDY, JsonAtEnd, epilog, flag, number, option
 
 HELP = (
     "Run a whole study on this machine: a coordinator and ten client processes train on real data.\n\nTen processes "
@@ -28,15 +28,12 @@ EPILOG = epilog("demo --rounds 5 --out my-demo", *A_STUDY, ExitCode.BUDGET)
 
 
 def run(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.")] = 15,
-    processes: Annotated[int, typer.Option(min=1, help="Client processes.")] = 10,
-    participants: Annotated[int, typer.Option(min=3, help="Participants in all, spread evenly.")] = 100,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the study, new or empty.", show_default="./demo-DATE-TIME"),
-    ] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="At the end keep the live page open, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    rounds: Annotated[int, number("Rounds of training.", 1)] = 15,
+    processes: Annotated[int, number("Client processes.", 1)] = 10,
+    participants: Annotated[int, number("Participants in all, spread evenly.", 3)] = 100,
+    out: Annotated[Path | None, option("DIR", "Folder for the study, new or empty.", shown="./demo-DATE-TIME")] = None,
+    hold: Annotated[bool, flag("--hold", "At the end keep the live page open, until Ctrl-C.")] = False,
+    as_json: JsonAtEnd = False,
 ) -> int:
     check_extra("server")  # before anything is made or started: coordinator and report need it
     from authority.new_study import ONE_MACHINE

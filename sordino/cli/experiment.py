@@ -7,19 +7,18 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from runtime.failure import ExitCode, Failure, InputFailure, listing
 from runtime.option_values import built
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import Json, answer, counting, epilog, verb_group
+from sordino.cli.verbs import Json, JsonAtEnd, answer, counting, verb_group, verb_in
 from sordino.lab.experiments.grid import EXPERIMENTS, OF_SOME, GridOptions, play, telling
 from sordino.lab.experiments.options import AuditOptions, DmeOptions, audit_settings, dme_settings
 
-NAME = "experiment"
-app = verb_group(NAME, "Reproduce published experiments with the encoder and the plans that a study uses.")
+app = verb_group("experiment", "Reproduce published experiments with the encoder and the plans that a study uses.")
 
 
 def _dme(as_json: Json = False, **given: Any) -> int:
@@ -40,21 +39,18 @@ def _dme(as_json: Json = False, **given: Any) -> int:
     return answer(as_json, body, [*table_lines(body), *written])
 
 
-app.command(
-    "dme",
-    help=(
-        "Distributed mean estimation: error of the mean against epsilon, bits and mechanism.\n\nEach participant holds "
-        "a vector on the sphere whose radius is the clip; no participant leaves or colludes. Every trial draws new "
-        "vectors and a new rotation, encodes for every participant, sums modulo 2^bits and decodes. Beside the "
-        "simulated error stand its closed form, that of a central Gaussian with the least noise there is, and that of "
-        "a sampler that rounds its deviation up to whole grid steps. The table shows the simulated error, or with "
-        "--trials 0 the closed form.\n\nTime: about 0.1 ms a participant and trial "
-        "of each setting; the default is two minutes of one core."
-    ),
-    epilog=epilog(
-        "experiment dme --clients 100,1000 --trials 80 --workers 2 --csv dme.csv --figure dme.svg",
-        *(ExitCode.INFEASIBLE, ExitCode.INTERRUPTED),
-    ),
+verb_in(
+    app,
+    "experiment dme --clients 100,1000 --trials 80 --workers 2 --csv dme.csv --figure dme.svg",
+    "Distributed mean estimation: error of the mean against epsilon, bits and mechanism.\n\nEach participant holds "
+    "a vector on the sphere whose radius is the clip; no participant leaves or colludes. Every trial draws new "
+    "vectors and a new rotation, encodes for every participant, sums modulo 2^bits and decodes. Beside the "
+    "simulated error stand its closed form, that of a central Gaussian with the least noise there is, and that of "
+    "a sampler that rounds its deviation up to whole grid steps. The table shows the simulated error, or with "
+    "--trials 0 the closed form.\n\nTime: about 0.1 ms a participant and trial "
+    "of each setting; the default is two minutes of one core.",
+    ExitCode.INFEASIBLE,
+    ExitCode.INTERRUPTED,
 )(with_options(_dme, options(DmeOptions)))
 
 _AUDIT_HELP: Final = (
@@ -133,9 +129,7 @@ def _play(name: str, own: GridOptions, as_json: bool) -> int:
 
 
 def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:
-    def run(
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False, **given: Any
-    ) -> int:
+    def run(as_json: JsonAtEnd = False, **given: Any) -> int:
         return _play(name, built(GridOptions, chosen(given, GridOptions)), as_json)
 
     changed: dict[str, Any] = {option: {"hidden": name not in takers} for option, takers in OF_SOME.items()}
@@ -144,8 +138,9 @@ def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:
 
 
 for _name, (_wording, (_small, _paper), _parts) in EXPERIMENTS.items():
-    app.command(
-        _name,
-        help=_wording + _COMMON + _TIMES.format(small=_small, paper=_paper),
-        epilog=epilog(f"experiment {_name} --workers 2 --output {_name}", ExitCode.INTERRUPTED),
+    verb_in(
+        app,
+        f"experiment {_name} --workers 2 --output {_name}",
+        _wording + _COMMON + _TIMES.format(small=_small, paper=_paper),
+        ExitCode.INTERRUPTED,
     )(_command(_name, _parts))

@@ -76,7 +76,6 @@ def _run(
     from authority.new_study import make_local_study
     from authority.study_data import fitted
     from sordino.planning.refusals import check_study
-    from sordino.planning.text import figures_of
 
     values = {"http_listen": LIVE_PAGE} | study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)
@@ -96,11 +95,10 @@ def _run(
     new = replace(new, study=fitted(new.study))
     if new.study.study.task == "external" and "dim" not in new.study.task:
         raise InputFailure("name the number of values of the app's model: --task-option dim=N (docs/flower.md)")
-    checked = check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
+    figures = check_study(new.study, lambda **changed: new.changed(**changed).study, new.making.enrol)
     study = make_local_study(directory, new)
     made, hosts = study.study, new.making.hosts
     expected = expected_errors(study.plan, made.study.task, made.task)
-    figures = replace(figures_of(study.plan), learns_with=checked.learns_with)
     if as_json:
         body = {
             "study": made.study.name,
@@ -109,7 +107,7 @@ def _run(
             "enrolment": new.client_enrolment,
             "authority": None if carried is not None else str((study.directory / "authority").resolve()),
             "hosts": [str(path.resolve()) for path in study.hosts],
-            "plan": figures.to_json(),
+            "plan": replace(figures, task=None).to_json(),
             "expected": expected,
             "data": [str(path) for path in study.data_files],
         }
@@ -129,7 +127,7 @@ def _run(
         remarks.append(DRAWN.format(made.study.participants, made.privacy.population))
         if made.privacy.sampling == "lottery":
             remarks[-1] += f" {HIDDEN}"
-    figures = replace(figures, task=made.study.task, expected=expected)
+    figures = replace(figures, expected=expected)
     remarks += notes(figures, hosts_made=bool(study.hosts))
     if made.data.dataset == APP:
         remarks.append(DECLARED)

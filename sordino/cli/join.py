@@ -56,29 +56,29 @@ class Participation(Table):
 
     home: Path | None = _option(
         None,
-        help="the host's folder, or its host.toml. With --code: the folder to make",
+        "the host's folder, or its host.toml. With --code: the folder to make",
         shown="here; with --code a folder named after the study",
         metavar="DIR",
     )
     policy: Path | None = _option(
         None,
-        help="your policy: a file with one table, \\[policy]",
+        "your policy: a file with one table, \\[policy]",
         shown="that of host.toml; with --code the plan that you accept",
         metavar="FILE",
     )
     service: bool = _option(
-        False, help="run as a system service: tell systemd how it goes, and never give up while the coordinator is away"
+        False, "run as a system service: tell systemd how it goes, and never give up while the coordinator is away"
     )
     code: str | None = _code(
-        help="the join code that the study's authority gave you, good once; - reads it from standard input, where the "
+        "the join code that the study's authority gave you, good once; - reads it from standard input, where the "
         "list of processes doesn't show it",
         shown="asked for, at a terminal",
         metavar="CODE",
         repr=False,
     )
-    code_file: Path | None = _code(help="a file with the join code", metavar="FILE")
-    accept: bool | None = _code(help="show how the study's terms have changed, and accept them in the folder --home")
-    yes: bool | None = _code(help="agree without being asked")
+    code_file: Path | None = _code("a file with the join code", metavar="FILE")
+    accept: bool | None = _code("show how the study's terms have changed, and accept them in the folder --home")
+    yes: bool | None = _code("agree without being asked")
 
 
 def _run(

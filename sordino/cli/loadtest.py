@@ -14,7 +14,7 @@ import typer
 from runtime.failure import ExitCode
 from runtime.option_values import settled
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import A_STUDY, epilog
+from sordino.cli.verbs import A_STUDY, JsonAtEnd, epilog, option
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
 
 HELP = (
@@ -36,14 +36,12 @@ EPILOG = epilog("loadtest --clients 200 --dim 100000 --drop 0.1 --max-p95 15 --o
 
 def _run(
     scenario: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Options from a file; those on the command line take precedence."),
+        Path | None, option("FILE.toml", "Options from a file; those on the command line take precedence.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="New or empty folder for result.json, figures, the study and its logs."),
+        Path | None, option("DIR", "New or empty folder for result.json, figures, the study and its logs.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    as_json: JsonAtEnd = False,
     **given: Any,
 ) -> int:
     from sordino.lab.loadtest.run import run_load_test

@@ -116,7 +116,7 @@ def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPU
         from sordino.planning.study_plan import draw_plan
 
         draw_plan(stated, plot)
-    lines = _lines(arguments, figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
+    lines = _lines(figures, left_out=with_alternatives is None and expected_s >= QUICK_S)
     return answer(as_json, figures.to_json(), [*lines, *([] if plot is None else ["", f"Drawn: {plot}"])])
 
 
@@ -133,7 +133,7 @@ def _figures(chosen: dict[str, Any], *, bounds: bool = True) -> PlanFigures:
     return replace(figures_of(plan), **tighter_bounds(plan)) if bounds else figures_of(plan)
 
 
-def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> list[str]:
+def _lines(figures: PlanFigures, *, left_out: bool) -> list[str]:
     from sordino.planning.text import heading
 
     width = terminal_width()
@@ -162,7 +162,7 @@ def _lines(chosen: dict[str, Any], figures: PlanFigures, *, left_out: bool) -> l
             f"factor of a central Gaussian's (noise multiplier {central['noise_multiplier']:.3f}, "
             f"{central['accountant']} bound)."
         )
-        lines += ["", *folded(said, width), "", *alternatives_lines(figures.alternatives, chosen)]
+        lines += ["", *folded(said, width), "", *alternatives_lines(figures.alternatives, figures)]
     elif left_out:
         lines += ["", *folded("Alternatives would take a while here: --alternatives shows them.", width)]
     return lines

@@ -20,7 +20,7 @@ from server.study_file import load
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.study_options import over_files, study_values
-from sordino.cli.verbs import epilog
+from sordino.cli.verbs import JsonAtEnd, argument, epilog
 from sordino.lab.simulation.settings import (
     Files,
     SimulatedStudy,
@@ -62,10 +62,8 @@ _NOT_SIMULATED: Final = (
 
 def _run(
     context: typer.Context,
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="A study's folder, or its study.toml.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    directory: Annotated[Path | None, argument("DIR", "A study's folder, or its study.toml.")] = None,
+    as_json: JsonAtEnd = False,
     **given: Any,
 ) -> int:
     from authority.study_data import fitted

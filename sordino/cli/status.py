@@ -17,7 +17,6 @@ from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from sordino.cli.verbs import Json, answer, argument, epilog, flag, option
 
 if TYPE_CHECKING:
-    from server.events import Event
     from sordino.reporting.feed import Snapshot
 
 HELP = (
@@ -81,31 +80,16 @@ def _show(read: Callable[[], tuple[Snapshot, bool]], watch: bool, as_json: bool)
             last, found = body, read()
 
 
-def _follow(state: Path) -> Callable[[], tuple[list[Event], bool]]:
-    """A function that returns the events of a journal since its last call, and whether the coordinator runs."""
-    from server.journal import read_events
-
-    seen = 0
-
-    def read() -> tuple[list[Event], bool]:
-        nonlocal seen
-        running = is_in_use(state)  # first: what the coordinator wrote before it ended is read then
-        found = read_events(state, seen)
-        seen = found[-1].seq if found else seen
-        return found, running
-
-    return read
-
-
 def _feed_of(state: Path) -> Callable[[], tuple[Snapshot, bool]]:
     """The feed of the coordinator's page, from the journal; for `_show`."""
+    from server.journal import NewEvents
     from sordino.reporting.feed import StudyFeed
 
-    feed, follow = StudyFeed(state), _follow(state)
+    feed, new_events = StudyFeed(state), NewEvents(state)
 
     def read() -> tuple[Snapshot, bool]:
-        found, running = follow()
-        for event in found:
+        running = is_in_use(state)
+        for event in new_events:
             feed.apply(event)
         if not running:
             feed.view.nobody_is_connected()
@@ -119,16 +103,16 @@ def _panel(state: Path) -> None:
 
     Without a terminal: plain lines of what happens from now on.
     """
+    from server.journal import NewEvents
     from sordino.reporting.panel import Display, StudyPanel
 
-    panel, follow = StudyPanel(), _follow(state)
-    found, running = follow()
-    panel.view.apply_all(found)
+    panel, new_events, running = StudyPanel(), NewEvents(state), is_in_use(state)
+    panel.view.apply_all(new_events)
     with Display(panel) as display:
         while running and panel.view.finished is None:
             time.sleep(_EVERY_S / 4)
-            found, running = follow()
-            for event in found:
+            running = is_in_use(state)
+            for event in new_events:
                 display.show(event)
 
 

@@ -27,11 +27,17 @@ def option(metavar: str, said: str, *names: str, shown: str | bool = False, pane
     return typer.Option(*names, metavar=metavar, help=said, show_default=shown, rich_help_panel=panel)
 
 
+def number(said: str, least: float | None = None, most: float | None = None) -> Any:
+    """An option with a number of a range, both ends included; its default is shown."""
+    return typer.Option(help=said, min=least, max=most)
+
+
 def flag(name: str, said: str, panel: str | None = None) -> Any:
     return typer.Option(name, help=said, rich_help_panel=panel)
 
 
 Json = Annotated[bool, flag("--json", "Print one JSON object.")]
+JsonAtEnd = Annotated[bool, flag("--json", "Print one JSON object at the end.")]
 AsService = Annotated[
     bool, flag("--service", "Run as a system service: tell systemd that it is ready, and how it goes.")
 ]

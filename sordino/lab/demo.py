@@ -25,6 +25,7 @@ from runtime.failure import ExitCode, Failure, InputFailure
 from runtime.processes import free_port
 from secagg.messages import ADVERTISE_KEYS, MASKED_INPUT, SHARE_KEYS
 from server.events import StudyStarted
+from server.journal import NewEvents
 from server.study_view import StudyView
 from sordino.reporting.panel import Display
 from sordino.reporting.report import BASELINE_FILE, MEASURED_FILE
@@ -154,18 +155,14 @@ class Demo:
 
     def _follow(self) -> None:
         """Show events and cause faults until the study or its coordinator ends."""
-        from server.journal import read_events
-
-        state = _state(self.study.directory)
-        seen, measure_at = 0, 0.0
+        new_events, measure_at = NewEvents(_state(self.study.directory)), 0.0
         while True:
             if self.asked.to_end:
                 raise KeyboardInterrupt
-            # Asked before reading, so that no last event is missed: clients end once they have heard the study's end.
+            # Asked before reading, like `running`: clients end once they have heard the study's end.
             running = self.coordinator.running
             codes = [None if child.killed else child.poll() for child in self.clients]
-            for event in read_events(state, seen):
-                seen = event.seq
+            for event in new_events:
                 self.page.note(event)
                 self.display.show(
                     replace(event, http_address=self.address) if isinstance(event, StudyStarted) else event

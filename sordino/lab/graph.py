@@ -35,24 +35,23 @@ _safety = partial(key, panel="Probabilities", ge=0, le=256)
 
 
 class GraphOptions(Table):
-    clients: int = _option(1000, help="participants of a round", ge=2, le=LARGEST, metavar="N")
-    adversarial: float = _option(0.05, help="share assumed to collude", ge=0, lt=1)
-    dropout: float = _option(0.1, help="share that may leave in a round", ge=0, lt=1, spellings=("--max-dropout",))
+    clients: int = _option(1000, "participants of a round", within=(2, LARGEST), metavar="N")
+    adversarial: float = _option(0.05, "share assumed to collude", ge=0, lt=1)
+    dropout: float = _option(0.1, "share that may leave in a round", ge=0, lt=1, spellings=("--max-dropout",))
     adversary: Literal["curious", "semi-malicious", "malicious"] = _option(
-        "malicious", help="what the coordinator may do: malicious, semi-malicious or curious"
+        "malicious", "what the coordinator may do: malicious, semi-malicious or curious"
     )
     min_survivors: int | None = _option(
-        None, help="fewest participants in a sum", shown="as many as dropout leaves", ge=1, metavar="N"
+        None, "fewest participants in a sum", shown="as many as dropout leaves", ge=1, metavar="N"
     )
-    sigma: int = _safety(40, help="a round is insecure with 2^-sigma")
-    eta: int = _safety(20, help="random drops spoil a round with 2^-eta")
-    grinding: int = _safety(80, help="a malicious coordinator tries 2^grinding rings")
+    sigma: int = _safety(40, "a round is insecure with 2^-sigma")
+    eta: int = _safety(20, "random drops spoil a round with 2^-eta")
+    grinding: int = _safety(80, "a malicious coordinator tries 2^grinding rings")
     rings: int = key(
         0,
-        help="random rings on which the best known attack is tried; fails if it succeeds too often. Lower sigma and "
+        "random rings on which the best known attack is tried; fails if it succeeds too often. Lower sigma and "
         "grinding to see it succeed",
-        ge=0,
-        le=10**8,
+        within=(0, 10**8),
         panel="Attack",
     )
 

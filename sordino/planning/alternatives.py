@@ -153,12 +153,12 @@ def with_own_row(table: Mapping[str, Any], figures: PlanFigures) -> dict[str, An
     return dict(table) | {"rows": [own, *table["rows"]]}
 
 
-def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> list[str]:
-    """The tables as text of at most 78 columns; the chosen settings are marked."""
+def alternatives_lines(table: Mapping[str, Any], figures: PlanFigures) -> list[str]:
+    """The tables as text of at most 78 columns; the settings of the plan itself are marked."""
     rows: list[tuple[str, ...]] = [("mechanism", "bits", "noise multiplier", "noise cost", "upload bytes")]
     marked = set[int]()
     for row in table["rows"]:
-        if (row["mechanism"], row["bits"]) == (chosen["mechanism"], chosen["bits"]):
+        if (row["mechanism"], row["bits"]) == (figures.mechanism, figures.bits):
             marked.add(len(rows))
         cells = (
             (f"{row['noise_multiplier']:.3f}", _times(row["noise_cost"]), f"{row['upload_bytes']:,}")
@@ -170,7 +170,7 @@ def alternatives_lines(table: Mapping[str, Any], chosen: Mapping[str, Any]) -> l
     if table["samplings"]:
         rows, marked = [("sampling", "in a round", "rounds of each", "error of the mean", "upload bytes")], set()
         for row in table["samplings"]:
-            if row["sampling"] == chosen["sampling"]:
+            if row["sampling"] == figures.sampling:
                 marked.add(len(rows))
             costs = (f"{row['mean_error']:.3g} clips", f"{row['upload_bytes']:,}") if row["feasible"] else ("-", "-")
             rows.append((row["sampling"], f"{row['in_a_round']:,}", f"{row['participations']:,}", *costs))

@@ -28,16 +28,16 @@ class PlannedPrivacy(PrivacyTable):
     """[privacy] of a plan, which knows more mechanisms, ways to draw a cohort and adversaries than can be served."""
 
     mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "binomial"] = _privacy(  # type: ignore[assignment]  # wider
-        "ddgauss", help="ddgauss, skellam, gaussian, local-gaussian or binomial"
+        "ddgauss", "ddgauss, skellam, gaussian, local-gaussian or binomial"
     )
     sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = _privacy(  # type: ignore[assignment]  # wider
         "none",
-        help="how the clients of a round are drawn: none, lottery, epochs, poisson, or fixed (leaving is then assumed "
+        "how the clients of a round are drawn: none, lottery, epochs, poisson, or fixed (leaving is then assumed "
         "to be independent of identity)",
     )
     adversary: Literal["malicious", "curious", "semi-malicious"] = _privacy(  # type: ignore[assignment]  # wider
         "malicious",
-        help=f"what the coordinator may do: malicious; curious: {CURIOUS_TRUST}; semi-malicious, for comparison only",
+        f"what the coordinator may do: malicious; curious: {CURIOUS_TRUST}; semi-malicious, for comparison only",
     )
 
 
@@ -49,35 +49,33 @@ class PlanOptions(Settings):
 
     target: Literal["coordinator", "released", "conditional"] | None = _privacy(
         None,
-        help="whose epsilon the budget bounds: coordinator, released or conditional",
+        "whose epsilon the budget bounds: coordinator, released or conditional",
         shown="coordinator; conditional with poisson and neither dropout nor collusion",
         metavar="READER",
     )
     budget_coordinator: float | None = _privacy(None, **_BUDGET)
     budget_released: float | None = _privacy(None, **_BUDGET)
-    clients: int = _privacy(100, help="participants invited to each round")
+    clients: int = _privacy(100, "participants invited to each round")
     task: str | None = _coding(
         None,
-        help="plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
+        "plan for this task: it states the number of values, and a statistic its clip. For a statistic the "
         "expected error is printed",
         metavar="NAME",
     )
-    task_option: tuple[str, ...] = _coding((), help="an option of the task; repeatable", metavar="KEY=VALUE")
-    dim: int | None = _coding(None, help="values in one update", shown="500, or of all layers, or the task's")
-    layers: str | None = _coding(None, help="clip by layer: sizes of the layers in order", metavar="N,N,...")
+    task_option: tuple[str, ...] = _coding((), "an option of the task; repeatable", metavar="KEY=VALUE")
+    dim: int | None = _coding(None, "values in one update", shown="500, or of all layers, or the task's")
+    layers: str | None = _coding(None, "clip by layer: sizes of the layers in order", metavar="N,N,...")
     clips: str | None = _coding(
-        None, help="largest L2 norm of each layer", shown="clip / sqrt(number of layers) each", metavar="C,C,..."
+        None, "largest L2 norm of each layer", shown="clip / sqrt(number of layers) each", metavar="C,C,..."
     )
     with_alternatives: bool | None = _output(
         None,
-        help="what 10 to 20 bits and the other distributed mechanism would cost",
+        "what 10 to 20 bits and the other distributed mechanism would cost",
         shown="if quick; not in JSON",
         flag="--alternatives",
         spellings=("--no-alternatives",),
     )
-    plot: Path | None = _output(
-        None, help="draw error against epsilon for four mechanisms; .png or .svg", metavar="FILE"
-    )
+    plot: Path | None = _output(None, "draw error against epsilon for four mechanisms; .png or .svg", metavar="FILE")
 
 
 class PlannedStudy(StudyConfiguration):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from learning.task_names import STATISTICS, VOTES
 
-_IF_STATED: Final = frozenset({"accountant", "epsilon_pld", "alternatives", "task", "default_bounds"})
+_IF_STATED: Final = frozenset({"accountant", "epsilon_pld", "alternatives", "task", "expected", "default_bounds"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +110,5 @@ class PlanFigures:
 
     def to_json(self) -> dict[str, Any]:
         """Every figure; what was not asked for is left out."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        left_out = _IF_STATED - ({"accountant", "epsilon_pld"} if self.accountant is not None else set())
-        left_out |= {"expected"} if self.task is None else set()
-        return {name: value for name, value in values.items() if value is not None or name not in left_out}
+        left_out = _IF_STATED - ({"epsilon_pld"} if self.accountant else set()) - ({"expected"} if self.task else set())
+        return {name: value for name, value in vars(self).items() if value is not None or name not in left_out}

@@ -43,8 +43,8 @@ def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float
     """
     found: dict[str, list[tuple[float, float]]] = {"ddgauss": [], "skellam": [], "central": [], "local-gaussian": []}
     for step in _STEPS:
-        stated = dict(chosen) | {"epsilon": float(f"{chosen['epsilon'] * step:.2g}"), "budget_coordinator": None}
-        stated["budget_released"] = None
+        epsilon = float(f"{chosen['epsilon'] * step:.2g}")
+        stated = dict(chosen) | {"epsilon": epsilon, "budget_coordinator": None, "budget_released": None}
         for mechanism, points in found.items():
             try:
                 if mechanism == "central":
@@ -54,7 +54,7 @@ def error_curves(chosen: Mapping[str, Any]) -> dict[str, list[tuple[float, float
                     error = math.sqrt(error_variance(plan)) / plan.clip / plan.clients
             except InfeasiblePlan:
                 continue
-            points.append((stated["epsilon"], error))
+            points.append((epsilon, error))
     return found
 
 

@@ -62,35 +62,33 @@ class Setting(Table):
     Raises ValueError: a number is out of range, or too many leave for the attempt to end in a sum.
     """
 
-    clients: int = _option(50, help="participants", ge=3, le=shamir.PRIME - 1)
-    dim: int = _option(100_000, help="values in one vector", ge=1, le=LARGEST_DIM)
-    bits: int = _option(20, help="bits of one value, 1 to 62", ge=1, le=62)
+    clients: int = _option(50, "participants", within=(3, shamir.PRIME - 1))
+    dim: int = _option(100_000, "values in one vector", within=(1, LARGEST_DIM))
+    bits: int = _option(20, "bits of one value, 1 to 62", within=(1, 62))
     graph: Literal["auto", "complete", "harary"] = _option(
         AUTO,
-        help="complete: each participant shares with all others. harary or ring: on the ring (k-regular), with as many "
+        "complete: each participant shares with all others. harary or ring: on the ring (k-regular), with as many "
         "neighbours as the rules require. auto: the ring where it halves the work. min_survivors and the degree "
         "depend on it: see --dropout",
     )
-    degree: int | None = _option(
-        None, help="degree of the ring, with --threshold: another system's setting", shown="rules"
-    )
-    threshold: int | None = _option(None, help="shares that rebuild a secret, with --degree", shown="rules")
+    degree: int | None = _option(None, "degree of the ring, with --threshold: another system's setting", shown="rules")
+    threshold: int | None = _option(None, "shares that rebuild a secret, with --degree", shown="rules")
     adversary: Literal["curious", "semi-malicious", "malicious"] = _option(
         MALICIOUS,
-        help="what the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: it "
+        "what the coordinator may do: malicious, semi-malicious, or curious, trusted to follow the protocol: it "
         "sends all participants the same, and reads what it can. Only malicious has the ConsistencyCheck",
     )
     key_agreement: Literal["x25519", "x25519-mlkem768"] = _option(
-        X25519, help="of channels and masks: x25519, or x25519-mlkem768"
+        X25519, "of channels and masks: x25519, or x25519-mlkem768"
     )
-    drop: float = _option(0.0, help="share of the participants that leaves", ge=0, lt=1)
+    drop: float = _option(0.0, "share of the participants that leaves", ge=0, lt=1)
     at: PhaseName = _option(
-        "masked-input", help=f"the phase before which they leave: {', '.join(PHASE_NAMES)}", metavar="PHASE"
+        "masked-input", f"the phase before which they leave: {', '.join(PHASE_NAMES)}", metavar="PHASE"
     )
-    adversarial: float = _option(0.05, help="share assumed to collude", ge=0, lt=1)
+    adversarial: float = _option(0.05, "share assumed to collude", ge=0, lt=1)
     dropout: float = _option(
         0.3,
-        help="share that is planned to leave. With auto and complete min_survivors is a study's, which independent "
+        "share that is planned to leave. With auto and complete min_survivors is a study's, which independent "
         "dropouts rarely miss; with harary, or a coordinator that isn't malicious, it is what this share leaves, as "
         "in [bold]sordino graph[/bold]",
         ge=0,

@@ -72,21 +72,19 @@ OF_SOME: Final = {"colour": ("blur-lus",), "text": ("bits",), "parts": ("bits", 
 class GridOptions(Table):
     """Options of a grid of simulated studies."""
 
-    scale: Literal["small", "paper"] = _option("small", help="small, or paper: the published size; see below")
+    scale: Literal["small", "paper"] = _option("small", "small, or paper: the published size; see below")
     seeds: str = _option(
-        "1,2,3,4,5,6,7,8,9,10", help="one run of each setting for each; noise is always fresh", metavar="S,S,..."
+        "1,2,3,4,5,6,7,8,9,10", "one run of each setting for each; noise is always fresh", metavar="S,S,..."
     )
     workers: int | None = _option(
-        None, help="processes, one run in each at a time", shown="one for each core", ge=1, le=256
+        None, "processes, one run in each at a time", shown="one for each core", within=(1, 256)
     )
-    output: Path | None = _option(None, help="for runs, tables and figures", metavar="FOLDER")
-    data: str | None = _option(
-        None, help="data set of images, instead of the scale's", shown="the scale's", metavar="NAME"
-    )
-    colour: str | None = _option(None, help="CIFAR-10, for the papers' size", shown="none", metavar="NAME")
-    text: str | None = _option(None, help="data set of words", shown="the scale's", metavar="NAME")
-    parts: str | None = _option(None, help="of the experiment", shown="all", metavar="PART,...")
-    device: Literal["cpu", "cuda", "auto"] = _option("cpu", help="of models that train with torch: cpu, cuda or auto")
+    output: Path | None = _option(None, "for runs, tables and figures", metavar="FOLDER")
+    data: str | None = _option(None, "data set of images, instead of the scale's", shown="the scale's", metavar="NAME")
+    colour: str | None = _option(None, "CIFAR-10, for the papers' size", shown="none", metavar="NAME")
+    text: str | None = _option(None, "data set of words", shown="the scale's", metavar="NAME")
+    parts: str | None = _option(None, "of the experiment", shown="all", metavar="PART,...")
+    device: Literal["cpu", "cuda", "auto"] = _option("cpu", "of models that train with torch: cpu, cuda or auto")
 
 
 def _seeds(given: str) -> list[int]:

@@ -38,21 +38,21 @@ def _mechanism_names(text: str) -> list[str]:
 class DmeOptions(Table):
     """Options of ``dme``; lists are crossed."""
 
-    clients: str = _option("100", help="participants", metavar="N,N,...")
-    dim: int = _option(250, help="values of a vector", ge=1)
-    epsilons: str = _option("0.75,1,2,3,4,5,6", help="targets of one round", metavar="E,E,...")
-    bits: str = _option("10,12,14,16,18,20", help="bits of one value", metavar="B,B,...")
+    clients: str = _option("100", "participants", metavar="N,N,...")
+    dim: int = _option(250, "values of a vector", ge=1)
+    epsilons: str = _option("0.75,1,2,3,4,5,6", "targets of one round", metavar="E,E,...")
+    bits: str = _option("10,12,14,16,18,20", "bits of one value", metavar="B,B,...")
     mechanisms: str = _option("ddgauss,skellam", **_MECHANISMS)
-    trials: int = _option(80, help="of each setting; 0 for closed forms alone", ge=0, le=100_000)
-    delta: float = _option(1e-5, help="chance that the guarantee fails")
-    clip: float = _option(10.0, help="radius of the sphere, and L2 clip")
-    k_stddevs: float = _option(4.0, help="standard deviations before a sum could wrap around")
+    trials: int = _option(80, "of each setting; 0 for closed forms alone", within=(0, 100_000))
+    delta: float = _option(1e-5, "chance that the guarantee fails")
+    clip: float = _option(10.0, "radius of the sphere, and L2 clip")
+    k_stddevs: float = _option(4.0, "standard deviations before a sum could wrap around")
     data: Literal["sphere", "equal"] = _option(
-        "sphere", help="sphere: independent vectors; equal: all hold the same one, which wraps most", metavar="HOW"
+        "sphere", "sphere: independent vectors; equal: all hold the same one, which wraps most", metavar="HOW"
     )
-    seed: int = _option(1, help="of vectors and rotations; noise is always fresh", ge=0, le=2**63)
-    workers: int = _option(1, help="processes", ge=1, le=64)
-    csv: Path | None = _option(None, help="write one row a setting", metavar="FILE", shown="no file")
+    seed: int = _option(1, "of vectors and rotations; noise is always fresh", within=(0, 2**63))
+    workers: int = _option(1, "processes", within=(1, 64))
+    csv: Path | None = _option(None, "write one row a setting", metavar="FILE", shown="no file")
     figure: Path | None = _option(None, **_FIGURE)
 
 
@@ -91,32 +91,29 @@ class AuditOptions(Table):
     """Options of ``audit``; mechanisms and divisors are crossed."""
 
     scale: Literal["small", "paper"] = _option(
-        "small", help="small: 8192 canaries, 2 rounds. paper: 16384 canaries, 3 rounds"
+        "small", "small: 8192 canaries, 2 rounds. paper: 16384 canaries, 3 rounds"
     )
     mechanisms: str = _option("ddgauss,skellam,gaussian,local-gaussian", **_MECHANISMS)
     noise_divided_by: str = _option(
         "1",
-        help="self-test: the deviation of the noise that is really drawn, that many times less than claimed",
+        "self-test: the deviation of the noise that is really drawn, that many times less than claimed",
         metavar="X,X,...",
     )
-    epsilon: float = _option(2.0, help="target of the plan, over all rounds")
-    delta: float = _option(1e-6, help="far less than 1 / canaries: the bound pays for it")
-    canaries: int | None = _option(None, help="participants", shown="the scale's", ge=10, le=_MOST_CANARIES)
-    dim: int | None = _option(
-        None, help="values of a vector, at least as many as canaries", shown="the scale's", le=1 << 20
-    )
-    rounds: int | None = _option(None, help="rounds of the plan", shown="the scale's", ge=1, le=100)
-    bits: int = _option(24, help="bits of one value")
-    clip: float = _option(1.0, help="L2 clip")
-    max_dropout: float = _option(0.1, help="share that may leave, by the plan")
-    leaving: float = _option(0.05, help="share that is missing in each round")
-    confidence: float = _option(0.999, help="of each lower bound", ge=0.5, le=1 - 1e-9)
+    epsilon: float = _option(2.0, "target of the plan, over all rounds")
+    delta: float = _option(1e-6, "far less than 1 / canaries: the bound pays for it")
+    canaries: int | None = _option(None, "participants", shown="the scale's", within=(10, _MOST_CANARIES))
+    dim: int | None = _option(None, "values of a vector, at least as many as canaries", shown="the scale's", le=1 << 20)
+    rounds: int | None = _option(None, "rounds of the plan", shown="the scale's", within=(1, 100))
+    bits: int = _option(24, "bits of one value")
+    clip: float = _option(1.0, "L2 clip")
+    max_dropout: float = _option(0.1, "share that may leave, by the plan")
+    leaving: float = _option(0.05, "share that is missing in each round")
+    confidence: float = _option(0.999, "of each lower bound", within=(0.5, 1 - 1e-9))
     seed: int | None = _option(
         None,
-        help="of coins, canaries, rotations and who leaves; noise is always fresh",
+        "of coins, canaries, rotations and who leaves; noise is always fresh",
         shown="drawn",
-        ge=0,
-        le=_SEEDS - 1,
+        within=(0, _SEEDS - 1),
     )
     figure: Path | None = _option(None, **_FIGURE)
 

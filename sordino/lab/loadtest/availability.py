@@ -32,10 +32,10 @@ Stay: TypeAlias = tuple[float, float]
 class Availability(Fault):
     """Participants that go online and offline, in real time."""
 
-    online_s: float = key(0.0, help="mean time online", unit="s", ge=0)
-    offline_s: float = key(0.0, help="mean time offline", unit="s", ge=0)
-    shape: float = key(0.7, help="of the Weibull distribution of both; 1 is exponential", ge=0.1, le=20)
-    trace: str = key("", help="a file in place of the model; in a scenario its path is relative to the scenario")
+    online_s: float = key(0.0, "mean time online", unit="s", ge=0)
+    offline_s: float = key(0.0, "mean time offline", unit="s", ge=0)
+    shape: float = key(0.7, "of the Weibull distribution of both; 1 is exponential", within=(0.1, 20))
+    trace: str = key("", "a file in place of the model; in a scenario its path is relative to the scenario")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

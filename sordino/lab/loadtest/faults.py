@@ -105,10 +105,10 @@ class Fault(Table):
 class Stragglers(Fault):
     """Participants that answer late, drawn anew in each round."""
 
-    share: float = key(help="share of the participants", ge=0, le=1)
-    from_s: float = key(2.0, help="shortest delay", unit="s", ge=0)
-    to_s: float = key(10.0, help="longest delay; beyond the deadline it is a dropout", unit="s", ge=0)
-    at: Literal["any", PhaseName] = key(ANY, help="the phase of the late answer")
+    share: float = key(help="share of the participants", within=(0, 1))
+    from_s: float = key(2.0, "shortest delay", unit="s", ge=0)
+    to_s: float = key(10.0, "longest delay; beyond the deadline it is a dropout", unit="s", ge=0)
+    at: Literal["any", PhaseName] = key(ANY, "the phase of the late answer")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -134,12 +134,12 @@ class Stragglers(Fault):
 class Link(Fault):
     """A bad link through a proxy, for the same participants in all rounds."""
 
-    share: float = key(help="share of the participants", ge=0, le=1)
-    latency_ms: float = key(0.0, help="latency in one direction", unit="ms", ge=0)
-    jitter_ms: float = key(0.0, help="most that is added to the latency", unit="ms", ge=0)
-    mbit_s: float = key(0.0, help="bandwidth in each direction; 0: no limit", unit="Mbit/s", ge=0)
-    loss: float = key(0.0, help="probability that a segment is lost", ge=0, lt=1)
-    resets_per_min: float = key(0.0, help="resets of each connection per minute, on average", ge=0)
+    share: float = key(help="share of the participants", within=(0, 1))
+    latency_ms: float = key(0.0, "latency in one direction", unit="ms", ge=0)
+    jitter_ms: float = key(0.0, "most that is added to the latency", unit="ms", ge=0)
+    mbit_s: float = key(0.0, "bandwidth in each direction; 0: no limit", unit="Mbit/s", ge=0)
+    loss: float = key(0.0, "probability that a segment is lost", ge=0, lt=1)
+    resets_per_min: float = key(0.0, "resets of each connection per minute, on average", ge=0)
 
 
 def links_of(links: Sequence[Link], seed: int, clients: int) -> dict[int, Link]:
@@ -152,9 +152,9 @@ class Storm(Fault):
     """Connections that all break at once."""
 
     round: int = key(help="the round in or after which it comes", ge=1)
-    share: float = key(1.0, help="share of the participants", ge=0, le=1)
-    at: Literal["between", PhaseName] = key(BETWEEN_ROUNDS, help="between rounds, or the phase at whose start it comes")
-    for_s: float = key(0.0, help="0: connections are reset; else the network drops everything for", unit="s", ge=0)
+    share: float = key(1.0, "share of the participants", within=(0, 1))
+    at: Literal["between", PhaseName] = key(BETWEEN_ROUNDS, "between rounds, or the phase at whose start it comes")
+    for_s: float = key(0.0, "0: connections are reset; else the network drops everything for", unit="s", ge=0)
 
     def struck(self, seed: int, clients: int) -> frozenset[int]:
         """Participants whose connections break."""
@@ -180,8 +180,8 @@ def _known_ways(ways: str) -> str:
 class Cheats(Fault):
     """Participants that cheat, the same in all rounds, each in one way."""
 
-    share: float = key(help="share of the participants", ge=0, le=1)
-    ways: Annotated[str, AfterValidator(_known_ways)] = key(ANY, help="ways joined with +, assigned in turn")
+    share: float = key(help="share of the participants", within=(0, 1))
+    ways: Annotated[str, AfterValidator(_known_ways)] = key(ANY, "ways joined with +, assigned in turn")
 
     @property
     def chosen_ways(self) -> tuple[str, ...]:

@@ -37,12 +37,12 @@ _seconds: Final = partial(_load, None, unit="s")
 def _fault(default: Any, about: str, kind: type[faults.Fault], **more: Any) -> Any:
     """A key whose value is a table of a fault; its help names the fault's keys."""
     names = ", ".join(kind.model_fields)
-    return _planned(default, help=f"{about}: {names}", metavar="NAME=VALUE,...", **more)
+    return _planned(default, f"{about}: {names}", metavar="NAME=VALUE,...", **more)
 
 
 def _bound(about: str, **more: Any) -> Any:
     """A key that bounds a result, 0 or more; not checked by default."""
-    return key(None, help=about, ge=0, panel=BOUNDS, **more)
+    return key(None, about, ge=0, panel=BOUNDS, **more)
 
 
 def _several(what: str) -> BeforeValidator:
@@ -65,56 +65,52 @@ class LoadOptions(Table):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    description: str = key("", help="purpose of a scenario", option=None)
-    clients: int = _load(50, help="participants in all", ge=3, le=65_519)
-    processes: int = _load(4, help="client processes that share the participants evenly", ge=1)
-    gateways: int = _load(0, help="gateways of the coordinator, in processes of Ray; 0: it is one process", ge=0, le=64)
-    workers: int = _load(0, help="tasks of Ray that open a sum at once; 0: threads of the coordinator", ge=0, le=64)
-    dim: int = _load(10_000, help="values of a vector, before padding", ge=1, le=1 << 28)
-    bits: int = _load(20, help="bits of one value on the wire", ge=1, le=62)
+    description: str = key("", "purpose of a scenario", option=None)
+    clients: int = _load(50, "participants in all", within=(3, 65_519))
+    processes: int = _load(4, "client processes that share the participants evenly", ge=1)
+    gateways: int = _load(0, "gateways of the coordinator, in processes of Ray; 0: it is one process", within=(0, 64))
+    workers: int = _load(0, "tasks of Ray that open a sum at once; 0: threads of the coordinator", within=(0, 64))
+    dim: int = _load(10_000, "values of a vector, before padding", within=(1, 1 << 28))
+    bits: int = _load(20, "bits of one value on the wire", within=(1, 62))
     key_agreement: Literal["x25519", "x25519-mlkem768"] = _load(
-        "x25519", help="of channels and masks: x25519, or x25519-mlkem768"
+        "x25519", "of channels and masks: x25519, or x25519-mlkem768"
     )
     adversary: Literal["malicious", "curious"] = _load(
-        "malicious", help="the coordinator that the plan protects from; curious: survivor sets aren't signed"
+        "malicious", "the coordinator that the plan protects from; curious: survivor sets aren't signed"
     )
-    rounds: int = _load(5, help="rounds to begin, aborted ones included", ge=1)
-    seed: int = _load(1, help="seed of vectors, dropouts and other faults", ge=0, le=2**63 - 1)
+    rounds: int = _load(5, "rounds to begin, aborted ones included", ge=1)
+    seed: int = _load(1, "seed of vectors, dropouts and other faults", within=(0, 2**63 - 1))
     deadline_s: float | None = _seconds(
-        alias="deadline", help="longest wait of each phase", shown="60, or 10 if silent", ge=0.1, le=86_400
+        "longest wait of each phase", alias="deadline", shown="60, or 10 if silent", within=(0.1, 86_400)
     )
     pause_s: float | None = _seconds(
+        "pause between rounds",
         alias="pause",
-        help="pause between rounds",
         shown="0, or 1 with crashes and storms between rounds",
-        ge=0,
-        le=604_800,
+        within=(0, 604_800),
     )
     resume_s: float | None = _seconds(
+        "how long a broken connection keeps its reconnection slot in an attempt",
         alias="resume",
-        help="how long a broken connection keeps its reconnection slot in an attempt",
         shown="0, or 2 with resets and storms",
-        ge=0,
-        le=3600,
+        within=(0, 3600),
     )
     noise: bool = _load(
-        False, help="add real noise to updates of zero; each sum is compared with the planned deviation, not bit by bit"
+        False, "add real noise to updates of zero; each sum is compared with the planned deviation, not bit by bit"
     )
-    verify_once: bool = _load(
-        False, help="participants of one process verify each signature once, as in one sordino join"
-    )
+    verify_once: bool = _load(False, "participants of one process verify each signature once, as in one sordino join")
     thin: bool = _load(
         False,
-        help="participants that do none of a participant's own work and send all that the coordinator checks, so that "
+        "participants that do none of a participant's own work and send all that the coordinator checks, so that "
         "one machine can load a coordinator with thousands",
     )
-    drop: float = _planned(0.1, help="share of the participants that leave in each round", ge=0, lt=1, example="0.1")
+    drop: float = _planned(0.1, "share of the participants that leave in each round", ge=0, lt=1, example="0.1")
     at: Literal["any", faults.PhaseName] = _planned(
-        faults.ANY, help=f"phase at which they leave: {', '.join(faults.PHASE_NAMES)}, or any", metavar="PHASE"
+        faults.ANY, f"phase at which they leave: {', '.join(faults.PHASE_NAMES)}, or any", metavar="PHASE"
     )
     drop_style: Literal["disconnect", "silent"] = _planned(
         "disconnect",
-        help="disconnect: they close the connection, and reconnect for the next round. silent: they stay connected "
+        "disconnect: they close the connection, and reconnect for the next round. silent: they stay connected "
         "and send nothing, so the phase waits for its deadline",
     )
     stragglers: faults.Stragglers | None = _fault(
@@ -132,21 +128,19 @@ class LoadOptions(Table):
         AfterValidator(lambda rounds: tuple(sorted(rounds))),
     ] = _planned(
         (),
-        help="kill the coordinator at the end of this round and restart it; can be repeated",
+        "kill the coordinator at the end of this round and restart it; can be repeated",
         metavar="ROUND",
         alias="crash",
     )
     kills: int = _planned(
         0,
-        help="kill the coordinator this many times, each within two seconds after it serves, and restart it at once",
-        ge=0,
-        le=100_000,
+        "kill the coordinator this many times, each within two seconds after it serves, and restart it at once",
+        within=(0, 100_000),
     )
     engine_kills: int = _planned(
         0,
-        help="kill a gateway in each of so many rounds, at each phase in turn; with --workers, a worker as well",
-        ge=0,
-        le=100_000,
+        "kill a gateway in each of so many rounds, at each phase in turn; with --workers, a worker as well",
+        within=(0, 100_000),
     )
     cheats: faults.Cheats | None = _fault(None, "participants that cheat", faults.Cheats)
     availability: Availability | None = _fault(None, "participants that go online and offline", Availability)

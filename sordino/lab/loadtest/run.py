@@ -25,6 +25,7 @@ from runtime.failure import ExitCode, InputFailure
 from runtime.processes import free_port, processes_below
 from runtime.text import counted
 from server.events import AttemptStarted, RoundCompleted, StudyStarted
+from server.journal import NewEvents
 from server.study_view import StudyView
 from sordino.lab.loadtest.display import round_line
 from sordino.lab.loadtest.disturbances import EngineKills, Kills, Recovery, due, strike
@@ -42,6 +43,7 @@ _POLL_S: Final = 0.05
 _MEASURE_EVERY_S: Final = 0.5
 # Vectors come and go by the thousand: what they lie in stays with a process that has little else to do.
 _KEEP_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+_OF_PLAN: Final = ("padded_dim", "A", "min_survivors", "quorum", "graph", "degree", "threshold")
 _ENDED_STUDY: Final = (int(ExitCode.OK), int(ExitCode.STUDY), int(ExitCode.BUDGET))
 
 
@@ -126,7 +128,6 @@ class LoadTest:
     asked: StopRequest = field(default_factory=StopRequest)
     recoveries: list[Recovery] = field(default_factory=list)
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
-    _seen: int = 0
     _due: list[Storm] = field(default_factory=list)
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
@@ -135,6 +136,7 @@ class LoadTest:
         directory = self.study.directory
         log = directory.parent / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
+        self._new_events = NewEvents(directory / "coordinator" / "state.sqlite")
         self.kills = Kills(self.options.kills)
         self.engine_kills = EngineKills(self.options.engine_kills, self.options.workers > 0)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
@@ -187,7 +189,7 @@ class LoadTest:
         """Show events until all rounds, the study or its coordinator have ended."""
         measure_at = 0.0
         while True:
-            running = self.coordinator.running  # asked before reading, so that no last event is missed
+            running = self.coordinator.running
             self._read()
             if self._due:  # one at a time: two at once would be one storm
                 self._strike(self._due.pop(0))
@@ -215,10 +217,7 @@ class LoadTest:
 
     def _read(self) -> None:
         """Count and show what the coordinator has recorded since."""
-        from server.journal import read_events
-
-        for event in read_events(self.study.directory / "coordinator" / "state.sqlite", self._seen):
-            self._seen = event.seq
+        for event in self._new_events:
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
                 self._measure()
                 self.before_rounds_cpu_s = self.coordinator.cpu_s, self.coordinator.below_cpu_s, self._client_cpu_s
@@ -371,8 +370,7 @@ class LoadTest:
         }
 
     def _result(self, wall_s: float) -> dict[str, Any]:
-        plan = self.study.plan
-        figures = figures_of(plan)
+        figures = figures_of(self.study.plan)
         rows, ledger_error = self._ledger()
         result = self.outcomes.figures() | {
             "server_cpu_s": round(self._cpu_s, 2),
@@ -393,13 +391,7 @@ class LoadTest:
             "study_ended": self.outcomes.ended or (self.cut_short.why if self.cut_short is not None else ""),
             "incomplete": self._incomplete(),
             "options": self.options.to_json(),
-            "plan": {
-                "padded_dim": plan.padded_dim,
-                "A": plan.colluders,
-                "min_survivors": plan.min_survivors,
-                "quorum": plan.quorum,
-                **{name: getattr(figures, name) for name in ("graph", "degree", "threshold")},
-            },
+            "plan": {name: getattr(figures, name) for name in _OF_PLAN},
         }
         broken = broken_bounds(result, self.options)
         code = self.cut_short.code if self.cut_short is not None else ExitCode.BOUND if broken else ExitCode.OK

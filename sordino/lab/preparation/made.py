@@ -24,10 +24,10 @@ SPLIT_SEED: Final = 1
 class Options(Table):
     """Options of making sets; each set reads its own."""
 
-    vocabulary: int = _option(10_000, help="of shakespeare: words that get a number each", ge=10, le=100_000)
-    alpha: float = _option(0.5, help="of femnist-shaped: small is uneven", ge=0.001, le=1e6)
-    seed: int = _option(1, help="of femnist-shaped: of the virtual writers; public", ge=0)
-    writers: int = _option(3_400, help="of femnist-shaped: how many", ge=1, le=24_000)
+    vocabulary: int = _option(10_000, "of shakespeare: words that get a number each", within=(10, 100_000))
+    alpha: float = _option(0.5, "of femnist-shaped: small is uneven", within=(0.001, 1e6))
+    seed: int = _option(1, "of femnist-shaped: of the virtual writers; public", ge=0)
+    writers: int = _option(3_400, "of femnist-shaped: how many", within=(1, 24_000))
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,12 @@ class SimulatedPrivacy(PrivacyTable):
 
     mechanism: Literal["ddgauss", "skellam", "gaussian", "local-gaussian", "none"] = _option(  # type: ignore[assignment]  # wider
         "ddgauss",
-        help="ddgauss, skellam, local-gaussian, gaussian; or none: no noise, NOT PRIVATE",
+        "ddgauss, skellam, local-gaussian, gaussian; or none: no noise, NOT PRIVATE",
         shown="ddgauss, or DIR's",
     )
     sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = _option(  # type: ignore[assignment]  # wider
         "none",
-        help="how cohorts are drawn: none, lottery, epochs; poisson or fixed, which are for comparison only",
+        "how cohorts are drawn: none, lottery, epochs; poisson or fixed, which are for comparison only",
         shown="none, with --cohort lottery",
     )
 
@@ -86,40 +86,39 @@ class Files(Table):
 
     data: Path | None = _option(
         None,
-        help="where a file or subfolder of each participant lies: data of their own, in place of --dataset",
+        "where a file or subfolder of each participant lies: data of their own, in place of --dataset",
         metavar="FOLDER",
     )
     output: Path | None = _option(
         None,
-        help="write a line of JSON a round, and a checkpoint, FILE.safetensors, to go on from",
+        "write a line of JSON a round, and a checkpoint, FILE.safetensors, to go on from",
         metavar="FILE",
         shown="no file",
     )
-    checkpoint_every: int = _option(10, help="rounds from one checkpoint to the next", ge=1)
+    checkpoint_every: int = _option(10, "rounds from one checkpoint to the next", ge=1)
 
 
 class SimulationOptions(Table):
     """Settings of a simulation besides those of its study."""
 
     target: Literal["coordinator", "released", "conditional"] = _option(
-        "coordinator", help="whose epsilon is planned for: coordinator, released, or conditional, for comparison only"
+        "coordinator", "whose epsilon is planned for: coordinator, released, or conditional, for comparison only"
     )
-    drop: float = _option(0.0, help="share of a round's participants that leave it before their vector", ge=0, lt=1)
+    drop: float = _option(0.0, "share of a round's participants that leave it before their vector", ge=0, lt=1)
     drop_law: Literal["independent", "exact"] = _option(
-        "independent", help="independent: each with that chance. exact: that share, to whole participants"
+        "independent", "independent: each with that chance. exact: that share, to whole participants"
     )
     secagg: Literal["ideal", "real"] = _option(
-        "ideal", help="ideal: the sum it stands for. real: its keys, shares and masks, in memory; slow for many"
+        "ideal", "ideal: the sum it stands for. real: its keys, shares and masks, in memory; slow for many"
     )
     evaluate_every: int = _option(
-        1, help="rounds from one evaluation to the next; the last is always evaluated", ge=1, le=2**31
+        1, "rounds from one evaluation to the next; the last is always evaluated", within=(1, 2**31)
     )
-    workers: int = _option(1, help="processes that train and encode", ge=1, le=256)
+    workers: int = _option(1, "processes that train and encode", within=(1, 256))
     engine: Literal["local", "ray"] = _option(
-        "local",
-        help="local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names",
+        "local", "local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names"
     )
-    device: Literal["cpu", "cuda", "auto"] = _option("cpu", help="of tasks that train with torch: cpu, cuda or auto")
+    device: Literal["cpu", "cuda", "auto"] = _option("cpu", "of tasks that train with torch: cpu, cuda or auto")
 
 
 class SimulationSettings(SimulationOptions):
