@@ -87,8 +87,11 @@ class SavedPhases(AbstractContextManager["SavedPhases"]):
             self._write(config, identity, None)
         return phase
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._store.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _at(self, config: RoundConfig, identity: IdentityKey) -> tuple[int, int, bytes | None]:
         rows = self._store.read(

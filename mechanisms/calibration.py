@@ -10,10 +10,11 @@ the sampler draws with.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from mechanisms.lattice_noise import LARGEST_VARIANCE
@@ -43,7 +44,7 @@ class Calibration(NamedTuple):
     """The noise that was found, and by reader the order at which all planned rounds cost least."""
 
     noise: Noise
-    orders: dict[str, float]
+    orders: Mapping[str, float]
 
 
 def smallest_variance(mechanism: str) -> Fraction:
@@ -155,7 +156,7 @@ def _solve(stated: Statement) -> Calibration:
     for other in (COORDINATOR, RELEASED, CONDITIONAL):
         if other not in orders:
             orders[other] = best_order(stated, found, other) if stated.amplified else order
-    return Calibration(found, orders)
+    return Calibration(found, MappingProxyType(orders))  # shared by all who ask again
 
 
 def _bisect(reached: Callable[[int], bool], below: int, above: int, tolerance: float) -> int:

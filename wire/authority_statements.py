@@ -24,7 +24,19 @@ from secagg.encoding import encode, number
 from secagg.signatures import PUBLIC_KEY_BYTES, verify_signature
 from wire.certificates import UNREADABLE
 from wire.join_code import fingerprint
-from wire.json_fields import FILE, HEX_32, HEX_64, TEXT, BadField, Kind, plain, read_fields, whole, write_fields
+from wire.json_fields import (
+    FILE,
+    HEX_32,
+    HEX_64,
+    TEXT,
+    BadField,
+    Kind,
+    plain,
+    read_fields,
+    values_of,
+    whole,
+    write_fields,
+)
 
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LARGEST_CARD: Final = 32 << 10
@@ -61,11 +73,11 @@ class SignedForm:
 
     def statement(self, label: str, content: Any) -> bytes:
         """What is signed under this label."""
-        return encode(label, *map(_signed, vars(content).values()))
+        return encode(label, *map(_signed, values_of(content).values()))
 
     def write(self, content: Any, *following: bytes) -> dict[str, Any]:
         """The object to be written as JSON."""
-        values = dict(zip(self._fields, (*vars(content).values(), *following), strict=True))
+        values = dict(zip(self._fields, (*values_of(content).values(), *following), strict=True))
         return {"format": self._format} | write_fields(self._fields, values)
 
     def read(self, data: bytes) -> list[Any]:

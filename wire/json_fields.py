@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 
@@ -15,6 +16,11 @@ class Kind(NamedTuple):
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
+
+
+def values_of(content: Any) -> dict[str, Any]:
+    """The fields of a dataclass in their order, and nothing else that the object may hold: digests depend on it."""
+    return {one.name: getattr(content, one.name) for one in fields(content)}
 
 
 def write_fields(kinds: Mapping[str, Kind], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +92,7 @@ def optional(kind: Kind) -> Kind:
 
 def instance(of: Callable[..., Any], **kinds: Kind) -> Kind:
     """An instance of a class, by its attributes."""
-    return Kind(lambda value: write_fields(kinds, vars(value)), lambda value: of(**read_fields(kinds, value)))
+    return Kind(lambda value: write_fields(kinds, values_of(value)), lambda value: of(**read_fields(kinds, value)))
 
 
 def plain(*types: type) -> Kind:

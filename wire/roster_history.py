@@ -23,7 +23,19 @@ from secagg.lottery import Lottery
 from secagg.roster import InvalidRoster, Roster, RosterHead
 from secagg.signatures import verify_signature
 from wire.authority_statements import SignedForm, is_study
-from wire.json_fields import HEX_32, HEX_64, TEXT, Kind, instance, listed, optional, read_fields, whole, write_fields
+from wire.json_fields import (
+    HEX_32,
+    HEX_64,
+    TEXT,
+    Kind,
+    instance,
+    listed,
+    optional,
+    read_fields,
+    values_of,
+    whole,
+    write_fields,
+)
 
 NEWEST_FILE: Final = "newest.json"
 HISTORY_FILE: Final = "history.json"
@@ -131,7 +143,7 @@ _VERSION: Final = {
     "previous": HEX_32,
 }
 _VERSIONS: Final = listed(
-    Kind(lambda head: write_fields(_VERSION, vars(head)), lambda found: read_fields(_VERSION, found))
+    Kind(lambda head: write_fields(_VERSION, values_of(head)), lambda found: read_fields(_VERSION, found))
 )
 
 

@@ -36,7 +36,7 @@ from secagg.parameters import (
 from secagg.roster import InvalidRoster, Roster
 from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire import coordinator_pb2 as pb
-from wire.json_fields import HEX_32, TEXT, listed, read_fields, whole, write_fields
+from wire.json_fields import HEX_32, TEXT, listed, read_fields, values_of, whole, write_fields
 
 FORMAT: Final = "sordino-study-2"
 _FIELDS: Final = {"format", "study", "task", "task_options", "plan", "roster_valid_s"}
@@ -299,7 +299,11 @@ class StudyDocument:
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys. The digest covers these bytes, not what a parser makes of them."""
-        document = vars(self) | {"format": FORMAT, "task_options": dict(self.task_options), "plan": self.plan.to_json()}
+        document = values_of(self) | {
+            "format": FORMAT,
+            "task_options": dict(self.task_options),
+            "plan": self.plan.to_json(),
+        }
         if not self.own_data:
             del document["own_data"]
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -400,7 +404,7 @@ _DRAWS: Final = {"study": TEXT, "version": whole(), "seeds": listed(HEX_32)}
 
 def write_draws(draws: Draws) -> bytes:
     """JSON, seeds in hexadecimal in the order of draws."""
-    document = {"format": LOTTERY_FORMAT} | write_fields(_DRAWS, vars(draws))
+    document = {"format": LOTTERY_FORMAT} | write_fields(_DRAWS, values_of(draws))
     return (json.dumps(document, indent=1) + "\n").encode()
 
 

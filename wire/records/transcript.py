@@ -142,7 +142,8 @@ class Transcript:
 
     def _fields(self) -> dict[str, Any]:
         signers, signatures = ([pair[at] for pair in self.signatures] for at in (0, 1))
-        fields = json_fields.write_fields(_FIELDS, vars(self) | {"signers": signers, "signatures": signatures})
+        values = json_fields.values_of(self) | {"signers": signers, "signatures": signatures}
+        fields = json_fields.write_fields(_FIELDS, values)
         del fields["signature"]
         return {"format": FORMAT, **fields}
 
