@@ -117,7 +117,7 @@ cohort_shown(
     "a-colluders-short-key: Lets a colluder advertise, and sign, a mask key of 31 bytes.",
     "All refuse before they deal.",
     by_colluder(lambda real: (bytes(31), real[7].channel_key)),
-    naive("has another length", also=(Naive.lacking("wire.codec", "must have {length} bytes"),), shows="goes on"),
+    naive("has another length", also=(Naive.lacking("wire.codec", "must have {lengths[0]} bytes"),), shows="goes on"),
 )
 
 
