@@ -24,7 +24,7 @@ from mechanisms.lattice_noise import LARGEST_VARIANCE
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.noise_parts import parts_needed
 from mechanisms.privacy_curves import SMALLEST_GAUSSIAN_PART, Curve, ddgauss_tau
-from mechanisms.refusals import InfeasiblePlan, floats_of
+from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.round_cost import (
     LARGEST_ORDER,
@@ -343,32 +343,39 @@ def _smallest_part_of(mechanism: str) -> int:
     return SMALLEST_GAUSSIAN_PART if mechanism == DDGAUSS else 1
 
 
-DEFAULTS: Final[Mapping[str, Any]] = {
-    "mechanism": DDGAUSS,
-    "target": COORDINATOR,
-    "sampling": NO_SAMPLING,
-    "beta": math.exp(-0.5),
-    "k_stddevs": 4.0,
-}
-"""What `make_plan` takes for fields of `Statement` that have no default there."""
-
-
 def make_plan(
     *,
+    mechanism: str = DDGAUSS,
     clients: int,
     dim: int,
+    bits: int,
     clip: float | None = None,
     clipping: ClipRule | None = None,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    colluders: int,
+    min_survivors: int,
+    quorum: int,
+    max_dropout: float,
+    adversarial: float,
+    target: str = COORDINATOR,
+    sampling: str = NO_SAMPLING,
     population: int | None = None,
     rotation: str | None = None,
     sketch: tuple[int, int] = (0, 0),
+    beta: float = math.exp(-0.5),
+    k_stddevs: float = 4.0,
     budget_coordinator: float | None = None,
     budget_released: float | None = None,
+    graph: str = "complete",
+    adversary: str = "malicious",
+    key_agreement: str = "x25519",
+    offer_offset_s: float = 0.0,
     noise_parts: int | None = None,
     evaluation: Evaluation = NOT_EVALUATED,
-    **others: Any,
 ) -> Plan:
-    """Find granularity, noise and filter orders for a target.
+    """Find granularity, noise and filter orders for a target; the arguments are the fields of `Plan`.
 
     The result's epsilon, over all rounds with the fewest survivors, never exceeds the target, and is as close below as
     the variances' denominator (2^28) allows.
@@ -381,7 +388,6 @@ def make_plan(
         noise_parts: of a share, for survivors to take back; by default as many as bring the noise close to what is
             needed, however many survive, or as the grid is fine enough for. 0: all noise stays.
         evaluation: of the model by participants, in the same sum; by default none.
-        others: further fields of `Plan`, with the defaults that they have there, or `DEFAULTS`.
 
     Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works.
     """
@@ -398,23 +404,34 @@ def make_plan(
         padded_dim = rotation_layout(coded, rotation)[1] if rotation in ROTATIONS else 0  # refused by Statement
     else:
         rotation, padded_dim = rotation or ROTATIONS[0], 0  # refused by Statement
-    of_statement = {field.name for field in fields(Statement)}
-    values = floats_of(Statement, {**DEFAULTS, **{name: others[name] for name in others if name in of_statement}})
     stated = Statement(
-        **values,
+        mechanism=mechanism,
         clients=clients,
         population=clients if population is None else population,
+        sampling=sampling,
         dim=dim,
         clipping=clipping,
         sketch_rows=sketch[0],
         sketch_width=sketch[1],
         rotation=rotation,
         padded_dim=padded_dim,
+        bits=bits,
+        epsilon=float(epsilon),
+        delta=float(delta),
+        rounds=rounds,
+        target=target,
+        max_dropout=float(max_dropout),
+        adversarial=float(adversarial),
+        colluders=colluders,
+        min_survivors=min_survivors,
+        quorum=quorum,
+        beta=float(beta),
+        k_stddevs=float(k_stddevs),
         evaluation=evaluation,
     )
     if noise_parts is None:
-        has_parts = stated.mechanism in (DDGAUSS, SKELLAM) and stated.target != CONDITIONAL
-        noise_parts = parts_needed(clients, stated.min_survivors, stated.colluders) if has_parts else 0
+        has_parts = mechanism in (DDGAUSS, SKELLAM) and target != CONDITIONAL
+        noise_parts = parts_needed(clients, min_survivors, colluders) if has_parts else 0
     while True:
         stated = replace(stated, noise_parts=noise_parts)
         try:
@@ -424,7 +441,7 @@ def make_plan(
                 raise
             noise_parts = 0  # what is suggested works with or without parts
             continue
-        if not noise_parts or smallest_part(stated, found.noise.local_variance) >= _smallest_part_of(stated.mechanism):
+        if not noise_parts or smallest_part(stated, found.noise.local_variance) >= _smallest_part_of(mechanism):
             break
         noise_parts -= 1  # a coarse grid has room for fewer and larger parts
     if not stated.amplified:  # both epsilons are the same, and so are the budgets
@@ -432,9 +449,9 @@ def make_plan(
         budget_released = budget_released or stated.epsilon
     budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}
     for reader in budgets:
-        if reader == stated.target:
+        if reader == target:
             budgets[reader] = stated.epsilon
-        elif stated.target != CONDITIONAL and budgets[reader] is None:
+        elif target != CONDITIONAL and budgets[reader] is None:
             planned = planned_epsilon(stated, found.noise, reader, found.orders[reader])
             if not math.isfinite(planned):
                 raise InfeasiblePlan(
@@ -444,8 +461,7 @@ def make_plan(
                 )
             budgets[reader] = planned * (1 + 1e-9)  # a hair above, for other machines' mathematical functions
     return Plan(
-        **{name: getattr(stated, name) for name in of_statement},
-        **{name: others[name] for name in others if name not in of_statement},
+        **{field.name: getattr(stated, field.name) for field in fields(stated)},
         granularity=found.noise.granularity,
         local_variance=found.noise.local_variance,
         order=found.orders[COORDINATOR],
@@ -453,4 +469,8 @@ def make_plan(
         order_conditional=found.orders[CONDITIONAL],
         budget_coordinator=float(budgets[COORDINATOR] or 0),
         budget_released=float(budgets[RELEASED] or 0),
+        graph=graph,
+        adversary=adversary,
+        key_agreement=key_agreement,
+        offer_offset_s=offer_offset_s,
     )

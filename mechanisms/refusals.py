@@ -49,12 +49,6 @@ def check_rules(rules: Iterable[Rule]) -> None:
             raise InfeasiblePlan(reason, suggestion)
 
 
-def floats_of(plan: type, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a plan's fields by name, with whole numbers as floats where the field is one."""
-    kinds = {field.name: field.type for field in fields(plan)}
-    return {name: float(value) if kinds.get(name) == "float" else value for name, value in stated.items()}
-
-
 def nearest(
     bits: int, others: Sequence[int], epsilon: float, works: Callable[[int, float], bool]
 ) -> tuple[str, dict[str, float | None]]:

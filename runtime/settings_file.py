@@ -23,15 +23,32 @@ from runtime.text import did_you_mean
 
 ENVIRONMENT_PREFIX = "SORDINO_"
 TABLES = {  # of all settings files: a variable may be for another one
-    *("authority", "conditions", "coordinator", "data", "deadlines", "engine", "evaluation", "host"),
-    *("participants", "policy", "privacy", "server_optimizer", "study", "task"),
+    "authority",
+    "conditions",
+    "coordinator",
+    "data",
+    "deadlines",
+    "engine",
+    "evaluation",
+    "host",
+    "participants",
+    "policy",
+    "privacy",
+    "server_optimizer",
+    "study",
+    "task",
 }
 NAME_IN_WORDS = "letters, digits, . _ - after a first letter or digit"
 _PLAIN = {  # by the beginning of pydantic's kind of error
-    **{"bool": "should be true or false", "float": "should be a number", "tuple": "should be a list"},
-    **dict.fromkeys(("int", "int_from"), "should be a whole number"),
-    **dict.fromkeys(("string", "path"), "should be a text"),
-    **dict.fromkeys(("model", "dict"), "should be a table"),
+    "bool": "should be true or false",
+    "int": "should be a whole number",
+    "int_from": "should be a whole number",
+    "float": "should be a number",
+    "string": "should be a text",
+    "path": "should be a text",
+    "model": "should be a table",
+    "dict": "should be a table",
+    "tuple": "should be a list",
 }
 _LIMIT = 80  # characters of a refused value that are repeated in an error
 

@@ -12,7 +12,6 @@ import hmac
 import json
 import re
 from dataclasses import dataclass
-from struct import pack
 from typing import Any, Final
 
 from cryptography import x509
@@ -44,8 +43,6 @@ LARGEST_ANSWER: Final = 32 << 10
 LARGEST_PACKAGE: Final = 256 << 20
 REQUEST_ID_BYTES: Final = 32
 
-_CARD_LABEL: Final = "sordino/v1/card"
-_ANSWER_LABEL: Final = "sordino/v1/enrolment-answer-2"
 _PACKAGE_LABEL: Final = "sordino/v1/enrolment-package-2"
 _LONGEST_REASON: Final = 500
 
@@ -63,25 +60,21 @@ class InvalidPackage(ValueError):
 
 
 class SignedForm:
-    """How statements of one class stand in JSON: a format and their fields, in the order of the class's attributes.
-
-    What follows these, such as the signature, isn't signed.
-    """
+    """How a signed statement stands in JSON: a format, and fields by name, among them the signature."""
 
     def __init__(self, format_: str, largest: int, error: type[ValueError], /, **fields: Kind) -> None:
         self._format, self._largest, self._error, self._fields = format_, largest, error, fields
 
-    def statement(self, label: str, content: Any) -> bytes:
-        """What is signed under this label."""
-        return encode(label, *map(_signed, values_of(content).values()))
-
-    def write(self, content: Any, *following: bytes) -> dict[str, Any]:
-        """The object to be written as JSON."""
-        values = dict(zip(self._fields, (*values_of(content).values(), *following), strict=True))
+    def write(self, /, **values: Any) -> dict[str, Any]:
+        """The object to be written as JSON, of exactly these fields."""
+        assert values.keys() == self._fields.keys()  # noqa: S101
         return {"format": self._format} | write_fields(self._fields, values)
 
-    def read(self, data: bytes) -> list[Any]:
-        """The values of an object with exactly these fields. Raises a ValueError of the form's class: it is another."""
+    def read(self, data: bytes) -> dict[str, Any]:
+        """The values of an object with exactly these fields, by name.
+
+        Raises a ValueError of the form's class: it is another.
+        """
         if len(data) > self._largest:
             raise self._error(f"more than {self._largest} bytes")
         try:
@@ -93,22 +86,9 @@ class SignedForm:
         if set(found) != {"format", *self._fields}:
             raise self._error("fields are missing, or there are unknown ones")
         try:
-            return list(read_fields(self._fields, found).values())
+            return read_fields(self._fields, found)
         except BadField as problem:
             raise self._error(f"the field {problem}") from problem
-
-
-def _signed(value: Any) -> bytes:
-    match value:
-        case bool():  # a decision
-            return b"accepted" if value else b"refused"
-        case int():
-            return number(value)
-        case float():
-            return pack("<d", value)
-        case str():
-            return value.encode("utf-8", "surrogatepass")
-    return bytes(value)
 
 
 def is_study(name: str) -> bool:
@@ -147,10 +127,22 @@ class Card:
         if len(self.address) > 4000 or not (self.address.isascii() and self.address.isprintable()):
             raise InvalidCard("the card's address isn't HOST:PORT")
 
+    def statement(self) -> bytes:
+        """What the authority signs."""
+        keys_and_ca = self.authority_public, self.tls_ca, self.coordinator_public
+        return encode("sordino/v1/card", self.study.encode(), *keys_and_ca, self.address.encode())
+
 
 _CARD: Final = SignedForm(
-    *("sordino-card-1", LARGEST_CARD, InvalidCard),
-    **{"study": TEXT, "authority": HEX_32, "tls_ca": FILE, "coordinator": HEX_32, "address": TEXT, "signature": HEX_64},
+    "sordino-card-1",
+    LARGEST_CARD,
+    InvalidCard,
+    study=TEXT,
+    authority=HEX_32,
+    tls_ca=FILE,
+    coordinator=HEX_32,
+    address=TEXT,
+    signature=HEX_64,
 )
 
 
@@ -161,8 +153,15 @@ def sign_card(card: Card, authority: Ed25519PrivateKey) -> bytes:
     """
     if authority.public_key().public_bytes_raw() != card.authority_public:
         raise ValueError("a card is signed with the key that it names")
-    signature = authority.sign(_CARD.statement(_CARD_LABEL, card))
-    return (json.dumps(_CARD.write(card, signature), indent=1) + "\n").encode()
+    content = _CARD.write(
+        study=card.study,
+        authority=card.authority_public,
+        tls_ca=card.tls_ca,
+        coordinator=card.coordinator_public,
+        address=card.address,
+        signature=authority.sign(card.statement()),
+    )
+    return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def verify_card(data: bytes, expected: bytes) -> Card:
@@ -170,14 +169,14 @@ def verify_card(data: bytes, expected: bytes) -> Card:
 
     Raises InvalidCard: unreadable, of another authority, or changed after it was signed.
     """
-    *values, signature = _CARD.read(data)
-    card = Card(*values)
+    found = _CARD.read(data)
+    card = Card(found["study"], found["authority"], found["tls_ca"], found["coordinator"], found["address"])
     if not hmac.compare_digest(fingerprint(card.authority_public), expected):
         raise InvalidCard(
             "the coordinator shows another authority than the join code names: check the address, and compare the "
             "fingerprint with the person who gave you the code"
         )
-    if not verify_signature(card.authority_public, signature, _CARD.statement(_CARD_LABEL, card)):
+    if not verify_signature(card.authority_public, found["signature"], card.statement()):
         raise InvalidCard("the study's card isn't signed by its authority: don't join")
     return card
 
@@ -211,18 +210,39 @@ class Answer:
         if self.accepted and not HOST_NAME.fullmatch(self.host):
             raise InvalidAnswer("the answer's host has no name of one")
 
+    def statement(self) -> bytes:
+        """What the authority signs."""
+        return encode(
+            "sordino/v1/enrolment-answer-2",
+            self.request_id,
+            b"accepted" if self.accepted else b"refused",
+            self.reason.encode("utf-8", "surrogatepass"),
+            self.host.encode(),
+            self.certificate,
+            number(self.roster_version),
+            number(self.place),
+        )
+
 
 _ANSWER: Final = SignedForm(
-    *("sordino-enrolment-answer-2", LARGEST_ANSWER, InvalidAnswer),
-    **{"request_id": HEX_32, "accepted": plain(bool), "reason": TEXT, "host": TEXT},
-    **{"certificate": FILE, "roster_version": whole(), "place": whole(), "signature": HEX_64},
+    "sordino-enrolment-answer-2",
+    LARGEST_ANSWER,
+    InvalidAnswer,
+    request_id=HEX_32,
+    accepted=plain(bool),
+    reason=TEXT,
+    host=TEXT,
+    certificate=FILE,
+    roster_version=whole(),
+    place=whole(),
+    signature=HEX_64,
 )
 
 
 def sign_answer(answer: Answer, authority: Ed25519PrivateKey) -> bytes:
     """The answer as it is published: JSON with the authority's signature over the content."""
-    signature = authority.sign(_ANSWER.statement(_ANSWER_LABEL, answer))
-    return json.dumps(_ANSWER.write(answer, signature), separators=(",", ":")).encode()
+    content = _ANSWER.write(**values_of(answer), signature=authority.sign(answer.statement()))
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None = None) -> Answer:
@@ -230,9 +250,10 @@ def verify_answer(data: bytes, authority_public: bytes, request_id: bytes | None
 
     Raises InvalidAnswer: unreadable, not signed by this authority, or the answer to another request.
     """
-    *values, signature = _ANSWER.read(data)
-    answer = Answer(*values)
-    if not verify_signature(authority_public, signature, _ANSWER.statement(_ANSWER_LABEL, answer)):
+    values = _ANSWER.read(data)
+    signature = values.pop("signature")
+    answer = Answer(**values)
+    if not verify_signature(authority_public, signature, answer.statement()):
         raise InvalidAnswer("the answer isn't signed by the study's authority")
     if request_id is not None and not hmac.compare_digest(request_id, answer.request_id):
         raise InvalidAnswer("the answer is one to another request")

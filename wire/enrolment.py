@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import json
 import math
+import struct
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -26,7 +27,7 @@ from secagg.signatures import PUBLIC_KEY_BYTES, verify_signature
 from wire.authority_statements import HOST_NAME, SignedForm, is_study
 from wire.certificates import UNREADABLE
 from wire.join_code import CODE_ID_BYTES, MAC_BYTES, JoinCode, code_mac
-from wire.json_fields import FILE, HEX_32, HEX_64, TEXT, hexadecimal, plain
+from wire.json_fields import FILE, HEX_32, HEX_64, TEXT, hexadecimal, plain, values_of
 
 LARGEST_REQUEST: Final = 8192
 
@@ -67,13 +68,31 @@ class EnrolmentRequest:
 
     def statement(self) -> bytes:
         """What the identity signs."""
-        return _REQUEST.statement("sordino/v1/enrolment-request", self)
+        return encode(
+            "sordino/v1/enrolment-request",
+            self.kind.encode(),
+            self.study.encode(),
+            self.identity,
+            self.host.encode(),
+            self.csr,
+            struct.pack("<d", self.at),
+            self.code_id,
+        )
 
 
 _REQUEST: Final = SignedForm(
-    *("sordino-enrolment-request-1", LARGEST_REQUEST, InvalidRequest),
-    **{"kind": TEXT, "study": TEXT, "identity": HEX_32, "host": TEXT, "csr": FILE, "at": plain(float, int)},
-    **{"code_id": hexadecimal(), "signature": HEX_64, "mac": hexadecimal()},
+    "sordino-enrolment-request-1",
+    LARGEST_REQUEST,
+    InvalidRequest,
+    kind=TEXT,
+    study=TEXT,
+    identity=HEX_32,
+    host=TEXT,
+    csr=FILE,
+    at=plain(float, int),
+    code_id=hexadecimal(),
+    signature=HEX_64,
+    mac=hexadecimal(),
 )
 
 
@@ -122,8 +141,9 @@ def read_request(data: bytes) -> SignedRequest:
 
     Raises InvalidRequest: unreadable, too large, or not signed by its identity.
     """
-    *values, signature, mac = _REQUEST.read(data)
-    request = EnrolmentRequest(*values)
+    values = _REQUEST.read(data)
+    signature, mac = values.pop("signature"), values.pop("mac")
+    request = EnrolmentRequest(**values)
     if len(mac) != (MAC_BYTES if request.kind == "join" else 0):
         raise InvalidRequest("the field mac is of another length")
     if _request_bytes(request, signature, mac) != data:
@@ -134,7 +154,8 @@ def read_request(data: bytes) -> SignedRequest:
 
 
 def _request_bytes(request: EnrolmentRequest, signature: bytes, mac: bytes) -> bytes:
-    return json.dumps(_REQUEST.write(request, signature, mac), separators=(",", ":")).encode()
+    content = _REQUEST.write(**values_of(request), signature=signature, mac=mac)
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def _mac_statement(request: EnrolmentRequest, signature: bytes) -> bytes:

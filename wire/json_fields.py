@@ -73,9 +73,9 @@ def whole(least: int = 0) -> Kind:
     """Numbers below 2^53."""
 
     def read(value: Any) -> int:
-        if type(of_type(value, int, float)) is float or not least <= value < 1 << 53:
+        if type(value) is not int or not least <= value < 1 << 53:
             raise BadField(f"isn't a whole number from {least}")
-        return int(value)
+        return value
 
     return Kind(int, read)
 
@@ -87,7 +87,10 @@ def listed(kind: Kind) -> Kind:
 
 def optional(kind: Kind) -> Kind:
     """Such a value, or None."""
-    return Kind(*(lambda value, way=way: None if value is None else way(value) for way in kind))
+    return Kind(
+        lambda value: None if value is None else kind.write(value),
+        lambda value: None if value is None else kind.read(value),
+    )
 
 
 def instance(of: Callable[..., Any], **kinds: Kind) -> Kind:

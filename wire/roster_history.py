@@ -111,16 +111,23 @@ class NewestRoster:
 
 
 _NEWEST: Final = SignedForm(
-    *("sordino-newest-roster-1", LARGEST_NEWEST, InvalidRoster),
-    **{"study": TEXT, "version": whole(1), "roster": HEX_32, "terms": HEX_32},
-    **{"signed": whole(), "until": whole(), "signature": HEX_64},
+    "sordino-newest-roster-1",
+    LARGEST_NEWEST,
+    InvalidRoster,
+    study=TEXT,
+    version=whole(1),
+    roster=HEX_32,
+    terms=HEX_32,
+    signed=whole(),
+    until=whole(),
+    signature=HEX_64,
 )
 
 
 def sign_newest(newest: NewestRoster, authority: Ed25519PrivateKey) -> bytes:
     """The statement's file: JSON with the authority's signature over the content."""
-    signed = _NEWEST.write(newest, authority.sign(newest.statement()))
-    return json.dumps(signed, separators=(",", ":")).encode()
+    content = _NEWEST.write(**values_of(newest), signature=authority.sign(newest.statement()))
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def verify_newest(data: bytes, authority_public: bytes) -> NewestRoster:
@@ -128,8 +135,9 @@ def verify_newest(data: bytes, authority_public: bytes) -> NewestRoster:
 
     Raises InvalidRoster: unreadable, or not signed by this authority.
     """
-    *values, signature = _NEWEST.read(data)
-    newest = NewestRoster(*values)
+    values = _NEWEST.read(data)
+    signature = values.pop("signature")
+    newest = NewestRoster(**values)
     if not verify_signature(authority_public, signature, newest.statement()):
         raise InvalidRoster("the statement of the newest roster is not signed by this study's authority")
     return newest

@@ -34,7 +34,7 @@ class MlpOptions(ImageOrRowOptions):
 
 
 class Perceptron(NumpyTask):
-    """Scores are linear in the inputs, or in the rectified units of one hidden layer, by the shapes of the model."""
+    """Scores are linear in the inputs, or in the rectified units of one hidden layer, if the options have one."""
 
     def initial_parameters(self) -> Parameters:
         """Weights uniform in +-sqrt(6 / fan-in) (He et al. 2015), biases zero, without a hidden layer all zero.
@@ -49,6 +49,11 @@ class Perceptron(NumpyTask):
                 zeros[:] = ((2 * uniform - 1) * math.sqrt(6 / len(zeros))).astype(np.float32).reshape(zeros.shape)
         return parameters
 
+    @property
+    def _hidden(self) -> int:
+        """Units of the hidden layer, 0: there is none."""
+        return getattr(self.options, "hidden", 0)
+
     def scores(self, model: Arrays, inputs: Floats) -> Floats:
         return self._outputs(model, inputs)[1]
 
@@ -56,7 +61,7 @@ class Perceptron(NumpyTask):
         """As `NumpyTask.slopes`, by backpropagation."""
         hidden, outputs = self._outputs(model, inputs)
         by_outputs = self.output_slopes(outputs, labels, counted)
-        if "weights" in model:
+        if not self._hidden:
             return {"weights": inputs.swapaxes(-1, -2) @ by_outputs, "bias": by_outputs.sum(axis=-2)}
         back = by_outputs @ model["output_weights"].swapaxes(-1, -2)
         back *= hidden > 0
@@ -67,10 +72,9 @@ class Perceptron(NumpyTask):
             "output_bias": by_outputs.sum(axis=-2),
         }
 
-    @staticmethod
-    def _outputs(model: Arrays, inputs: Floats) -> tuple[Floats, Floats]:
+    def _outputs(self, model: Arrays, inputs: Floats) -> tuple[Floats, Floats]:
         """What the hidden units give, (..., n, hidden), without them the inputs; and the outputs, (..., n, outputs)."""
-        if "weights" in model:
+        if not self._hidden:
             return inputs, inputs @ model["weights"] + model["bias"][..., None, :]
         hidden = inputs @ model["hidden_weights"]
         hidden += model["hidden_bias"][..., None, :]

@@ -343,8 +343,9 @@ class VoteLearner(Learner):
         self._task, self._options = task, task.options
         order = PublicRandom(b"ae-dpfl", b"queries").permutation(len(data))
         size = math.floor(self._options.pool * len(data))
-        asked = data.features[order[:size]]
-        self._queries = asked.astype(np.float32) / np.float32(255 if asked.dtype == np.uint8 else 1)  # pixels in 0..1
+        self._queries = data.features[order[:size]].astype(np.float32)
+        if data.features.dtype == np.uint8:
+            self._queries /= np.float32(255)  # pixels in 0..1
         self._judges = data.take(np.sort(order[size:]))
         self._labels = np.zeros(0, dtype=np.int64)
         self._winning_share = 0.0  # mean over the queries of the round learnt last, of the winning class

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from mechanisms.baselines.binomial_noise import LARGEST_ROUND_EPSILON, LARGEST_TRIALS, binomial_epsilon, sensitivities
 from mechanisms.baselines.composition import (
@@ -25,7 +25,7 @@ from mechanisms.baselines.composition import (
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.privacy_curves import HAIR
-from mechanisms.refusals import KINDS, InfeasiblePlan, Rule, check_rules, check_types, floats_of, known, nearest
+from mechanisms.refusals import KINDS, InfeasiblePlan, Rule, check_rules, check_types, known, nearest
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.rounding import LARGEST_NORM
 
@@ -33,8 +33,6 @@ NAME: Final = "binomial"
 
 LARGEST_EPSILON: Final = 100.0
 LARGEST_BITS: Final = 62
-DEFAULT_BETA: Final = math.exp(-0.5)
-DEFAULT_K_STDDEVS: Final = 4.0
 
 # Planning stops this much before each limit, so that another machine's logarithms still find that they hold.
 _MARGIN: Final = 1e-9
@@ -239,29 +237,54 @@ class _Search:
 
 
 def plan_binomial(
-    *, dim: int, rounds: int, composition: Composition | None = None, rotation: str | None = None, **stated: Any
+    *,
+    clients: int,
+    dim: int,
+    bits: int,
+    clip: float,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    colluders: int,
+    min_survivors: int,
+    composition: Composition | None = None,
+    rotation: str | None = None,
+    beta: float = math.exp(-0.5),
+    k_stddevs: float = 4.0,
 ) -> BinomialPlan:
     """The least noise whose epsilon, over all rounds at h_min, is at most the target.
 
     Args:
         composition: the theorem that allows the less noise if None.
         rotation: `rotation.default_rotation` if None.
-        stated: the other fields of `BinomialStatement`; beta and k_stddevs have defaults.
+        The others: fields of `BinomialStatement`.
 
     Raises InfeasiblePlan: nothing fits, with the reason and the nearest setting that works; TypeError: a field of
     another type.
     """
     if rotation is None:
         rotation = default_rotation(dim) if type(dim) is int and dim > 0 else "hadamard"  # refused below
-    wanted = {"dim": dim, "rounds": rounds, "rotation": rotation, "beta": DEFAULT_BETA, "k_stddevs": DEFAULT_K_STDDEVS}
-    values = floats_of(BinomialStatement, wanted | stated)
     found: list[BinomialPlan] = []
     for kind in theorems(composition, rounds):
-        one = BinomialStatement(**values, composition=kind)
-        solved = _Search(one).solve(one.bits)
+        one = BinomialStatement(
+            clients=clients,
+            dim=dim,
+            rotation=rotation,
+            bits=bits,
+            clip=float(clip),
+            epsilon=float(epsilon),
+            delta=float(delta),
+            rounds=rounds,
+            colluders=colluders,
+            min_survivors=min_survivors,
+            composition=kind,
+            beta=float(beta),
+            k_stddevs=float(k_stddevs),
+        )
+        solved = _Search(one).solve(bits)
         if solved is not None:
             granularity = one.clip / solved[1]
-            found.append(BinomialPlan(**values, composition=kind, trials_per_share=solved[0], granularity=granularity))
+            found.append(BinomialPlan(**asdict(one), trials_per_share=solved[0], granularity=granularity))
     if not found:
 
         def works(bits: int, epsilon: float) -> bool:

@@ -35,7 +35,7 @@ from mechanisms.baselines.composition import (
 from mechanisms.baselines.shuffle import ShuffleBound, local_epsilon_for, shuffle_bound
 from mechanisms.mechanism import DESCRIPTIONS
 from mechanisms.randomness import RandomBytes, fresh_keystream, uniform_below
-from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types, floats_of
+from mechanisms.refusals import KINDS, InfeasiblePlan, check_rules, check_types
 
 NAME: Final = "randomised-response"
 
@@ -234,31 +234,42 @@ class ResponseEncoder:
 
 def plan_response(
     *,
+    categories: int,
     clients: int,
     epsilon: float,
+    delta: float,
+    colluders: int,
+    min_survivors: int,
     rounds: int = 1,
     bits: int | None = None,
     composition: Composition | None = None,
-    **stated: Any,
 ) -> ResponsePlan:
     """The largest eps0, so the most accurate report, whose central epsilon over all rounds meets the target.
 
     Args:
         bits: as few as hold every count if None.
         composition: the one that allows the larger eps0 if None.
-        stated: the other fields of `ResponsePlan` but ``local_epsilon``.
+        The others: fields of `ResponsePlan`.
 
     Raises InfeasiblePlan: the numbers contradict each other (`ResponsePlan`); TypeError: a field of another type.
     """
     if type(clients) is not int or type(rounds) is not int:
         raise TypeError("plan: clients and rounds must be int")
-    counts = {"clients": clients, "rounds": rounds, "bits": clients.bit_length() if bits is None else bits}
-    values = floats_of(ResponsePlan, stated | counts | {"epsilon": epsilon})
     found = []
     for kind in theorems(composition, rounds):
         # What is wrong with the numbers themselves is found here, before any search.
-        little = min(1.0, float(epsilon)) / max(1, rounds) / 2 if epsilon > 0 else 1.0
-        first = ResponsePlan(**values, local_epsilon=little, composition=kind)
+        first = ResponsePlan(
+            categories=categories,
+            clients=clients,
+            bits=clients.bit_length() if bits is None else bits,
+            local_epsilon=min(1.0, float(epsilon)) / max(1, rounds) / 2 if epsilon > 0 else 1.0,
+            epsilon=float(epsilon),
+            delta=float(delta),
+            rounds=rounds,
+            colluders=colluders,
+            min_survivors=min_survivors,
+            composition=kind,
+        )
         share = round_epsilon(first.epsilon, first.delta, rounds, kind)
         largest = local_epsilon_for(share * (1 - _MARGIN), first.h_min, round_delta(first.delta, rounds, kind))
         found.append(replace(first, local_epsilon=min(largest, LARGEST_LOCAL_EPSILON)))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from client.credentials import RENEWED_FILE, CertificateError, load_certificate, load_identity, store_renewed
+from client.credentials import RENEW_AT, RENEWED_FILE, CertificateError, load_certificate, load_identity, store_renewed
 from runtime.key_files import KeyFileError, write_key_file
 from runtime.text import minute
 from tests.support.ends_and_full_disks import killed
@@ -115,6 +115,7 @@ def test_a_renewed_file_that_is_damaged_or_isn_t_a_pair(tmp_path: Path) -> None:
 
 def test_times_that_no_calendar_has() -> None:
     assert minute(1e30) == f"second {1e30:.0f} since 1970"
+    assert RENEW_AT == 1 / 3
 
 
 def pem(private: Any, password: bytes | None = None) -> bytes:

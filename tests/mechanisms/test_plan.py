@@ -105,6 +105,25 @@ def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
         replace(demo_plan, granularity=demo_plan.granularity * 0.99, epsilon=100.0)
 
 
+OUT_OF_RANGE: list[Arguments] = [
+    *each("bits", 0, 63),
+    *each("clients", 1),
+    *each("dim", 0),
+    *each("rounds", 0),
+    *each("clip", 0.0, -1.0),
+    *each("epsilon", 0.0),
+    *each("delta", 0.0, 1.0),
+    *each("colluders", 70, -1),
+    *each("min_survivors", 76),
+    *each("quorum", 101),
+    *each("max_dropout", 1.0),
+    *each("adversarial", -0.1),
+    *each("beta", 1.0, 0.95),
+    *each("k_stddevs", 0.5),
+    *each("mechanism", "laplace"),
+]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -116,16 +135,7 @@ def test_the_wrap_bound_uses_all_clients(demo_plan: Plan) -> None:
         ({"clip": math.nan}, "not a number"),
         ({"epsilon": math.inf}, "infinite"),
         ({"colluders": 4}, "fewer than"),
-        *(
-            ({name: value}, name)
-            for name, values in {
-                **{"bits": (0, 63), "clients": (1,), "dim": (0,), "rounds": (0,), "clip": (0.0, -1.0)},
-                **{"epsilon": (0.0,), "delta": (0.0, 1.0), "colluders": (70, -1), "min_survivors": (76,)},
-                **{"quorum": (101,), "max_dropout": (1.0,), "adversarial": (-0.1,), "beta": (1.0, 0.95)},
-                **{"k_stddevs": (0.5,), "mechanism": ("laplace",)},
-            }.items()
-            for value in values
-        ),
+        *((change, next(iter(change))) for change in OUT_OF_RANGE),
     ],
 )
 def test_infeasible_plans_are_refused_with_a_way_out(change: Arguments, reason: str) -> None:
