@@ -88,6 +88,7 @@ def call(*command: str | Path) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.long
 def test_every_file_of_every_room_is_in_the_wheel(installed: Installed) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
         names = {name for name in archive.namelist() if not name.startswith(f"sordino-{VERSION}.dist-info/")}
@@ -156,6 +157,7 @@ sweep(SimulationSettings(study=simulated_study()), seeds=1, epsilon=[1, 2])  # a
 OTHERS = "torch.*,pandas.*,matplotlib.*,scipy.*,starlette.*,IPython.*,ray.*,rich.*,typer.*,grpc.*,cryptography.*"
 
 
+@pytest.mark.long
 def test_misuse_of_the_public_names_is_an_error_of_static_types(installed: Installed) -> None:
     """Only our own types are read: those of torch and others take three times as long."""
     script, config = installed.outside / "misuse.py", installed.outside / "mypy.ini"

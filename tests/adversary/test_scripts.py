@@ -77,6 +77,7 @@ def test_the_real_side_keeps_every_promise(script: Script, places: Places) -> No
 
 
 @pytest.mark.parametrize(("script", "naive"), NAIVE.values())
+@pytest.mark.long
 def test_a_naive_side_does_not(script: Script, naive: Naive, places: Places) -> None:
     seen = asyncio.run(script.perform(places, naive))
     assert script.undetected(naive, seen) is None

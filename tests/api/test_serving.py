@@ -114,6 +114,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_script_is_interrupted_by_a_real_signal_and_run_again(tmp_path: Path) -> None:
     def serve(study: RunningStudy, name: str):  # type: ignore[no-untyped-def]
         return study._start([sys.executable, "-c", SERVE, str(study.folder)], name, {})

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
+@pytest.mark.long
 def test_a_new_project_is_simulated_made_and_tested_as_its_makefile_says(run: Run, tmp_path: Path) -> None:
     project, commands = tmp_path / "ward-7", tmp_path / "bin"
     assert "made_up.py" in output(run, "new", project)

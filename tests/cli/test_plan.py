@@ -359,6 +359,7 @@ def test_alternatives_that_no_plan_keeps_are_marked(run: Run) -> None:
     assert max(len(line) for line in out.splitlines()) <= 80
 
 
+@pytest.mark.long
 def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
     chosen = {
         **{"mechanism": "ddgauss", "clients": 100, "dim": 500, "bits": 18, "clip": 1.0, "epsilon": 4.0},
@@ -511,6 +512,7 @@ def test_bad_options_are_one_clear_line(run: Run, arguments: tuple[object, ...],
         ((*LOTTERY, "--target", "released", "--budget-coordinator", 12), "--budget-coordinator 17, or --rounds "),
     ],
 )
+@pytest.mark.long
 def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tuple[object, ...], told: str) -> None:
     suggested = refusal(run, "plan", *arguments, code=3).splitlines()[1]
     assert suggested.startswith(f"Use {told}")
@@ -518,6 +520,7 @@ def test_what_a_refusal_suggests_can_be_typed_and_works(run: Run, arguments: tup
         output(run, "plan", *arguments, *setting.replace(" with ", " ").split())
 
 
+@pytest.mark.long
 def test_a_mechanism_that_is_only_compared_stands_in_its_own_table(run: Run) -> None:
     asked = ("--mechanism", "binomial", "--clients", 1000, "--rounds", 1, "--bits", 20, "--alternatives")
     rows = planned(run, *asked)["alternatives"]["rows"]

@@ -30,6 +30,7 @@ ADAPTIVE = {
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "gaussian"])
+@pytest.mark.long
 def test_clips_move_inside_the_sum(mechanism: str, played: Play) -> None:
     """Both layers' norms lie far below 50 / sqrt(2), and every estimate says so: epsilon 1000 adds hardly any noise."""
     story = played(made={"mechanism": mechanism} | ADAPTIVE)
@@ -49,6 +50,7 @@ def test_clips_move_inside_the_sum(mechanism: str, played: Play) -> None:
     assert {"delta", "rounds", "A", "h_min"} <= set(accepted)
 
 
+@pytest.mark.long
 def test_a_sketch_is_sent_in_place_of_the_update(tmp_path: Path, played: Play) -> None:
     story = played(made={"sketch_rows": 3, "sketch_ratio": 4.0, "clip": 5.0})
     assert story.ended == 0

@@ -137,6 +137,7 @@ def survived(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Re
         return asyncio.run(lives(folder, tmp_path_factory.mktemp("survived"), patch, POINTS, ClientJournal))
 
 
+@pytest.mark.long
 def test_the_real_client_at_every_point(survived: tuple[Record, Files]) -> None:
     """Each time it comes back it gets the earlier messages again, and refuses."""
     record, files = survived

@@ -239,6 +239,7 @@ def refusals(instants: Instants, plan: Plan) -> list[str]:
     return reasons
 
 
+@pytest.mark.long
 def test_from_every_instant_a_client_continues(tmp_path: Path, plan: Plan) -> None:
     instants = record(tmp_path / "host", tmp_path / "copies", plan)
     assert len(instants.found) > 60
@@ -264,6 +265,7 @@ def in_place(path: Path, data: bytes, *, at_once: bool = True) -> None:
 @pytest.mark.parametrize(
     ("name", "naive", "told"), [("_write_head_file", late, "was added"), ("replace_durably", in_place, "restore it")]
 )
+@pytest.mark.long
 def test_a_head_in_a_naive_order_or_place(
     tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, name: str, naive: Callable[..., None], told: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.crashes.kill_run import KillRun, table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_six_kills(tmp_path: Path) -> None:

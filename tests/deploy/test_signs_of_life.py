@@ -20,6 +20,8 @@ from tests.support.enrolment_port import Authority, port_in_thread
 from tests.support.processes_left import wait_for
 from tests.support.study_in_process import make_folder
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 

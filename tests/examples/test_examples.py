@@ -22,7 +22,7 @@ from server.events import RoundCompleted
 from server.journal import read_events
 from sordino.lab.preparation.made import in_memory
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE_S = 120.0  # each takes some ten seconds; the machine may be busy with something else

@@ -16,7 +16,7 @@ from runtime.child_process import child_environment
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]  # one kernel at a time
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("commands")]  # one kernel at a time
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
 PATIENCE_S = 120

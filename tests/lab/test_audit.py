@@ -42,6 +42,8 @@ from sordino.lab.experiments.audit import (
 )
 from tests.support.commands import Run, output, says
 
+pytestmark = pytest.mark.long
+
 SETTING = Setting(
     mechanism="ddgauss",
     canaries=512,

@@ -146,6 +146,7 @@ def test_a_broken_bound_fails_the_command(tmp_path: Path, run: Run, monkeypatch:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("commands")
+@pytest.mark.long
 def test_the_command_prints_the_figures_of_the_design() -> None:
     asked = ("bench", "secagg", "--clients", 10, "--dim", 50, "--drop", 0.2)
     figures = json.loads(in_a_process(*asked, "--json").stdout)

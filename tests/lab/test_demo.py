@@ -21,6 +21,7 @@ SMALL = ("--participants", "20", "--processes", "3")
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_demo_with_a_killed_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     # Rounds long enough that the middle of one can be hit: of the second, or else of a later one.
@@ -48,6 +49,7 @@ def test_demo_with_a_killed_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.long
 def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM is handled by the same lines (test_child_process.py)."""
     folder = tmp_path / "demo"

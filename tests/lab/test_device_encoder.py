@@ -176,6 +176,7 @@ def updates_of(seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("diverged", [(), (0, 7)], ids=["sound", "diverged"])
+@pytest.mark.long
 def test_the_host_decodes_its_sum(coding: str, diverged: tuple[int, ...], device: Any) -> None:
     """Sums of two shards: the mean of the clipped updates, with the stated deviation; what diverged adds only noise."""
     plan = plan_of(**CODINGS[coding])  # type: ignore[arg-type]

@@ -33,6 +33,8 @@ from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings
 from tests.support.commands import Run, one_clear_error, refusal, says
 
+pytestmark = pytest.mark.long
+
 TINY = {"data": "fashion-mnist-subset", "participants": 30, "rounds": 2}
 
 

@@ -22,7 +22,7 @@ from sordino.lab.loadtest.run import run_load_test
 from tests.support.commands import Run, says
 from tests.support.processes_left import processes_of, start_interruptible, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SMALL = ("--clients", "8", "--processes", "1", "--dim", "100", "--rounds", "2", "--drop", "0.25")
 

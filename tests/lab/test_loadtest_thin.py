@@ -107,6 +107,7 @@ def test_what_thin_participants_do_not_support_is_refused_in_a_sentence(run: Run
         (("--clients", "80", "--adversary", "curious", "--drop", "0.3"), "harary"),
     ],
 )
+@pytest.mark.long
 def test_thin_participants_in_processes(run: Run, more: tuple[str, ...], graph: str) -> None:
     options = ("--processes", "2", "--dim", "1000", "--rounds", "2", "--drop", "0.2", "--max-unplanned", "0")
     result = played(run, "--thin", *options, *more)

@@ -315,6 +315,7 @@ def test_a_studys_file_is_simulated_with_the_plan_that_is_served(tmp_path: Path,
 
 @pytest.mark.parametrize("adversary", ["malicious", "curious"])
 @pytest.mark.parametrize("graph", ["complete", "harary"])
+@pytest.mark.long
 def test_real_secure_aggregation_opens_the_ideal_sum(graph: str, adversary: str) -> None:
     plan = resized(STUDY, 0, participants=50, graph=graph, adversary=adversary, max_dropout=0.2).plan()
     members = tuple(range(100, 200, 2))

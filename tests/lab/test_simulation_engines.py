@@ -124,6 +124,7 @@ ray.shutdown()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ray_computes_what_one_process_does(tmp_path: Path) -> None:
     """In a process of its own, since what Ray reads when it is imported holds as long as the process."""
     pytest.importorskip("ray")

@@ -90,6 +90,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.long
 def test_noise_and_granularity_are_those_of_an_independent_solution(case: Case) -> None:
     plan = case.plan()
     assert 0.999 * case.epsilon <= plan.planned_epsilon <= case.epsilon

@@ -54,6 +54,7 @@ def test_the_plan_pays_for_the_evaluation(clips: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "gaussian", "local-gaussian"])
+@pytest.mark.long
 def test_the_figures_come_back_with_the_stated_errors(mechanism: str) -> None:
     """Of 400 sums: the mean within 4.9 standard errors, and the deviation within 15 % of the stated one; fixed key."""
     local = mechanism == "local-gaussian"  # four times the noise of the others even so

@@ -83,6 +83,7 @@ def test_published_figures() -> None:
     ("epsilon", "q", "rounds", "delta"),
     [(2.0, 0.1, 50, 1e-3), (0.1, 0.1, 50, 1e-3), (30.0, 0.01, 40, 1e-6), (1.0, 0.2, 1, 1e-5), (6.0, 0.03, 1500, 1e-4)],
 )
+@pytest.mark.long
 def test_the_least_multiplier_keeps_epsilon_and_hardly_less_does_not(
     epsilon: float, q: float, rounds: int, delta: float
 ) -> None:

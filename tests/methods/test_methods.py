@@ -17,6 +17,7 @@ EVERY = {**STUDIES, **LARGE}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["blur-lus, numpy"])
+@pytest.mark.long
 def test_a_study_by_its_command_line(name: str, tmp_path: Path) -> None:
     done = serve(tmp_path / "study", STUDIES[name], longest_s=90)
     assert len(done.view.rounds) == 2

@@ -15,7 +15,7 @@ from server.study_file import StudyConfiguration
 from tests.support.running_study import RunningStudy, running_study
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 FILE = "body.safetensors"
 TASK = f"""

@@ -188,6 +188,7 @@ def other_database(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", SERVE)
+@pytest.mark.long
 def test_serve(study: Path, name: str, command: Commands) -> None:
     damage, code, told = SERVE[name]
     damage(study)
@@ -199,6 +200,7 @@ def test_serve(study: Path, name: str, command: Commands) -> None:
 
 
 @pytest.mark.parametrize("name", JOIN)
+@pytest.mark.long
 def test_join(study: Path, name: str, command: Commands) -> None:
     damage, code, told = JOIN[name]
     damage(study)

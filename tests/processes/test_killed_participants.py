@@ -12,7 +12,7 @@ from tests.support.running_study import RunningStudy, line, running_study
 from tests.support.study_in_process import roster_of
 from wire.records.ledger_rows import CHARGE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 VICTIM, RELIABLE = 0, range(1, 7)  # homes
 A, S, M, C, U = "AdvertiseKeys", "ShareKeys", "MaskedInputCollection", "ConsistencyCheck", "Unmasking"

@@ -21,7 +21,7 @@ import pytest
 from runtime.child_process import child_environment
 from tests.processes.secret_search import SENTINEL_EXPONENTS, Search, Secrets, leaks, planted
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("commands")]
 
 SCRIPT = Path(__file__).with_name("study_with_secrets.py")
 BYTES = {

@@ -12,7 +12,7 @@ import pytest
 from tests.support.forked_commands import Commands, Forked
 from tests.support.running_study import RunningStudy, running_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def say(sordino: Commands, home: Path, *wish: object) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from learning.partitions import partition
 from sordino.reporting.report import write_report
 from tests.support.running_study import RunningStudy, running_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 PARTICIPANTS, ROUNDS = 7, 8
 SIGMAS = 6.0

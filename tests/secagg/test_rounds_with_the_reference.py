@@ -119,12 +119,14 @@ def several(rounds: int) -> settings:
 
 @several(20)
 @given(st.integers(0, 2**64 - 1))
+@pytest.mark.long
 def test_random_rounds_agree_in_every_byte(seed: int) -> None:
     assert not agree(attempt_of(seed, ring=False)).refused
 
 
 @several(14)
 @given(st.integers(0, 2**64 - 1))
+@pytest.mark.long
 def test_random_rounds_on_rings_agree_in_every_byte(seed: int) -> None:
     assert not agree(attempt_of(seed, ring=True)).refused
 

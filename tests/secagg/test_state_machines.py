@@ -134,6 +134,7 @@ TRICKS |= {"noise seeds are not held against their commitments": 11, "noise seed
 
 
 @pytest.mark.parametrize("name", NAIVE_COORDINATORS | NAIVE_CLIENTS)
+@pytest.mark.long
 def test_the_machine_finds_what_a_naive_variant_breaks(name: str) -> None:
     piece, claim, *plans = (NAIVE_COORDINATORS | NAIVE_CLIENTS)[name]
     sides = (naive(CLIENT, piece), SERVER) if name in NAIVE_CLIENTS else (CLIENT, naive(SERVER, piece))
@@ -205,6 +206,7 @@ NAIVE_PARTICIPANTS: dict[str, tuple[str, str, Piece] | tuple[str, str, Piece, Pi
 
 
 @pytest.mark.parametrize("name", NAIVE_PARTICIPANTS)
+@pytest.mark.long
 def test_the_machine_finds_what_naive_participants_fall_for(name: str) -> None:
     claim, begins, *pieces = NAIVE_PARTICIPANTS[name]
 

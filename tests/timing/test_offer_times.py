@@ -31,7 +31,7 @@ from tests.timing.offer_times import accuracy, measure
 from tests.timing.timed_host import OUT_OF_REACH
 from wire import coordinator_pb2 as pb
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("timing")]
 
 PLAN = make_plan(**DEMO)
 UPDATE = np.random.default_rng(1).normal(size=PLAN.dim).astype(np.float32)
