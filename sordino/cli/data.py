@@ -13,7 +13,7 @@ from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built, unknown
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, argument, flag, option, verb_group, verb_in
-from sordino.lab.preparation.made import Options
+from sordino.lab.preparation.options import Options
 
 app = verb_group(
     "data",
@@ -150,7 +150,7 @@ app.command(
         "--as shakespeare-4000 --yes[/bold], [bold]sordino data prepare cifar10 --from cifar-10-batches-bin[/bold]\n\n"
         + _CODES
     ),
-)(with_options(_prepare, options(Options)))
+)(with_options(_prepare, options(Options, ranges=True)))
 
 
 def _agree(yes: bool) -> None:
