@@ -26,6 +26,7 @@ _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRU
 
 @verb_in(
     app,
+    "list",
     "data list",
     "List every data set that a study can name: those made on this machine, those that can be made, and the "
     "published formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people "

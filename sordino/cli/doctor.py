@@ -48,7 +48,7 @@ class Warned(str):
 
 def run(
     directory: Annotated[
-        Path | None, argument("[DIR]", "A study's, a host's or an authority's folder.", "none")
+        Path | None, argument("[DIR]", "A study's, a host's or an authority's folder.", shown="none")
     ] = None,
     as_json: Json = False,
 ) -> int:
