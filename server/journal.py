@@ -423,15 +423,13 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
 
 @dataclass
 class NewEvents:
-    """The events of a journal as they come: each iteration goes on behind the last event that was taken.
-
-    Whoever asks whether the coordinator runs does so before, so that no last event is missed.
-    """
+    """The events of a journal as they come."""
 
     path: Path
     _seen: int = 0
 
-    def __iter__(self) -> Iterator[Event]:
-        for event in read_events(self.path, self._seen):
-            self._seen = event.seq
-            yield event
+    def read(self) -> list[Event]:
+        """Those since the last call. Ask before it whether the coordinator runs, so that no last event is missed."""
+        found = read_events(self.path, self._seen)
+        self._seen = found[-1].seq if found else self._seen
+        return found

@@ -472,6 +472,15 @@ def test_help_needs_no_heavy_library(verb: str) -> None:
     assert "Usage" in done.stdout
 
 
+def test_verbs_load_no_numpy_before_they_run() -> None:
+    imports_without({"numpy"}, *(f"sordino.cli.{verb}" for verb in ("serve", "graph", "data", "doctor")))
+
+
+def test_serve_loads_structlog_without_rich() -> None:
+    script = "import sys, sordino.cli.serve, runtime.logs, structlog\nsys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60).returncode == 0
+
+
 @pytest.mark.parametrize("source", ["import socket", "from asyncio import run", "import grpc.aio"])
 def test_a_planted_import_is_blocked(source: str, tmp_path: Path) -> None:
     write(tmp_path / "secagg/__init__.py", source)

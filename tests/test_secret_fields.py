@@ -78,6 +78,7 @@ SHOWN: dict[str, str] = {
     "mechanisms.baselines.binomial_plan.BinomialPlan.trials_per_share": SETTING,
     "sordino.planning.plan_figures.PlanFigures.layer_noise_stddev": "a deviation that the plan states",
     "mechanisms.calibration.Calibration.noise": "the variance that the plan states",
+    "sordino.reporting.feed.RoundPoint.without_noise": SETTING,
     "sordino.reporting.report.Extras.without_noise": "accuracies of the demo's second training, over public data",
     "sordino.lab.bench.paths.Path.key": "the JSON name of a figure",
     "authority.folder.AuthorityFolder.keys": NESTED,

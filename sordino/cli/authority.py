@@ -43,8 +43,8 @@ Offline = Annotated[bool, flag("--offline", "Don't call the coordinator.")]
 Sign = Annotated[bool, flag("--sign", "Sign and publish the next version at once.")]
 
 
-def _verb(example: str, said: str) -> Callable[[Any], Any]:
-    return verb_in(app, f"authority {example}", said, ExitCode.NETWORK)
+def _verb(name: str, example: str, said: str) -> Callable[[Any], Any]:
+    return verb_in(app, name, f"authority {example}", said, ExitCode.NETWORK)
 
 
 def _init(
@@ -89,6 +89,7 @@ def _init(
 
 
 _verb(
+    "init",
     "init my-authority --study clinics --coordinator coordinator.example:8444",
     "Make an authority: its keys, and a first roster without participants.\n\n`sordino init` makes one together "
     "with a study; this verb is for an authority that another person controls from the start. DIR must be new or "
@@ -98,6 +99,7 @@ _verb(
 
 
 @_verb(
+    "invite",
     "invite my-authority --name clinic-7 --valid 24h",
     "Make join codes, each for one participant.\n\nA code has this authority's fingerprint and 16 secret bytes: "
     "hand it over where the coordinator can't read it, in person or by a private message. It is good for one "
@@ -153,6 +155,7 @@ def invite(
 
 
 @_verb(
+    "approve",
     "approve my-authority --sign",
     "Fetch the requests that wait at the coordinator and judge them.\n\nA request that proves an open join code is "
     "accepted, and so is a renewal by a participant on the roster; all others get the reason for the refusal. With "
@@ -161,7 +164,7 @@ def invite(
 )
 def approve(
     directory: Where,
-    chosen: Annotated[list[str] | None, argument("[ID...]", "Requests to judge.", "all")] = None,
+    chosen: Annotated[list[str] | None, argument("[ID...]", "Requests to judge.", shown="all")] = None,
     only_list: Annotated[bool, flag("--list", "Only show the waiting requests, and how they would be judged.")] = False,
     sign: Sign = False,
     as_json: Json = False,
@@ -189,6 +192,7 @@ def approve(
 
 
 @_verb(
+    "sign",
     "sign my-authority --out usb-stick --offline",
     "Close the next version of the roster, sign and publish it.\n\nIt lists all who were accepted and not "
     "revoked; where cohorts are drawn, their seeds are drawn anew. Without a change nothing is signed, but all "
@@ -256,6 +260,7 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
 
 
 @_verb(
+    "terms",
     "terms my-authority terms.json --out usb-stick",
     "Sign the terms of the study: its task, its plan and its budget.\n\nParticipants take part under no other "
     "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they "
@@ -265,7 +270,9 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
 )
 def terms(
     directory: Where,
-    file: Annotated[Path | None, argument("[FILE]", "The coordinator's terms.json.", "from the coordinator")] = None,
+    file: Annotated[
+        Path | None, argument("[FILE]", "The coordinator's terms.json.", shown="from the coordinator")
+    ] = None,
     yes: Annotated[bool, flag("--yes", "Sign without being asked.")] = False,
     out: Out = None,
     offline: Offline = False,
@@ -303,7 +310,9 @@ def terms(
         raise
 
 
-@_verb("history my-authority", "Show all signed versions of the roster and the terms in each, but no secret.")
+@_verb(
+    "history", "history my-authority", "Show all signed versions of the roster and the terms in each, but no secret."
+)
 def history_(directory: Where, as_json: Json = False) -> None:
     from authority.roster import history
 
@@ -322,6 +331,7 @@ def history_(directory: Where, as_json: Json = False) -> None:
 
 
 @_verb(
+    "revoke",
     "revoke my-authority clinic-7 --sign",
     "Remove a participant from the roster, or take an invitation back.\n\nWHO is a host's name or the beginning of "
     "an identity; or the name or the beginning of the id of an open invitation. A revoked identity can't be "
@@ -371,7 +381,11 @@ def revoke_(
         answer(as_json, body | text.signed(visit), lines)
 
 
-@_verb("show my-authority", "Show members, invitations and signed versions, but no secret: codes can't be shown again.")
+@_verb(
+    "show",
+    "show my-authority",
+    "Show members, invitations and signed versions, but no secret: codes can't be shown again.",
+)
 def show(directory: Where, as_json: Json = False) -> None:
     from authority.text import overview, overview_lines
 
@@ -382,6 +396,7 @@ def show(directory: Where, as_json: Json = False) -> None:
 
 
 @_verb(
+    "page",
     "page my-authority",
     "Show requests, invitations and members in a browser on this machine, until Ctrl-C.\n\nThere you invite, and "
     "approve requests one by one, each with the beginning of its identity, as `approve ID --sign` does. The page "

@@ -55,6 +55,7 @@ def _secagg(
 
 verb_in(
     app,
+    "secagg",
     "bench secagg --clients 50 --dim 100000 --drop 0.2",
     "One attempt of the protocol core in one process, and whether its sum is right.\n\nNo network, nothing shared "
     "between participants, every signature and commitment checked. The client figure is the mean over survivors.",
@@ -64,6 +65,7 @@ verb_in(
 
 @verb_in(
     app,
+    "noise",
     "bench noise --stddev 10 --dim 1000000",
     "Nanoseconds a sample of the sampler that clients use, and what it takes to set up once a process.",
     *_CODES,
@@ -88,6 +90,7 @@ def noise(
 
 @verb_in(
     app,
+    "training",
     "bench training --task femnist-cnn --participants 100 --examples 20",
     "Local training of all participants of a round on random images: one after the other, and all at once, in "
     "turns.\n\nWall time; the smallest of the runs counts, since other work on the machine only ever adds. For "
@@ -118,6 +121,7 @@ def training(
 
 @verb_in(
     app,
+    "primitives",
     "bench primitives",
     "What this machine does at best: keystream, add, packing, hashes, keys, Shamir's scheme, gRPC.",
     *_CODES,
@@ -133,6 +137,7 @@ def primitives(runs: Runs = 7, as_json: Json = False) -> int:
 
 @verb_in(
     app,
+    "all",
     "bench all --figure bench.svg",
     "Each hot path beside its limit on this machine, as a ratio.\n\nPath and limit are timed in turns, so a busy "
     "machine slows both. A limit is the same work by the bare library calls it can't do without. Fails when the "
@@ -163,6 +168,7 @@ def everything(
 
 @verb_in(
     app,
+    "peers",
     "bench peers --repeats 3 --figure peers.svg",
     "Sordino beside Flower's SecAgg+ and OpenDP's discrete Gaussian, on the same work in the same run.\n\nThe "
     "peers have a separate environment, which [bold]make bench-peers[/bold] builds. Each side runs in a separate "

@@ -31,10 +31,12 @@ class _NameIsOptional(TyperCommand):
         filled: list[str] = []
         for position, word in enumerate(args):
             filled.append(word)
+            if word != "--participant":
+                continue
             following = args[position + 1] if position + 1 < len(args) else "-"
             path = Path(following)
             place = path.is_file() or kind_of(path) is not None or (path / LEDGER_FILE).is_file()
-            if word == "--participant" and (following.startswith("-") or place):
+            if following.startswith("-") or place:
                 filled.append(OWN)
         return super().parse_args(ctx, filled)
 
@@ -76,6 +78,7 @@ def show(
 
 @verb_in(
     app,
+    "verify",
     "budget verify my-study",
     "Check that no row of a ledger was changed, removed, moved or inserted, and that none is missing at its end."
     "\n\nThe ledger is compared with the file beside it, with its journal, and with --head with a published head. "

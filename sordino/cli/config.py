@@ -26,12 +26,14 @@ _STUDY, _HOST = "study.toml", "host.toml"
 _HINT = "Name a folder with study.toml or host.toml, or one of the two files."
 
 Where = Annotated[
-    Path, argument("DIR|FILE", "A study's folder, a host's folder, or one of the two files.", "the current folder")
+    Path,
+    argument("DIR|FILE", "A study's folder, a host's folder, or one of the two files.", shown="the current folder"),
 ]
 
 
 @verb_in(
     app,
+    "check",
     "config check my-study",
     "Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
     "Files that it names must exist. Not checked: their content and whether others can read a key (`serve` and `join` "
@@ -48,6 +50,7 @@ def check(path: Where = Path("."), as_json: Json = False) -> None:
 
 @verb_in(
     app,
+    "show",
     "config show my-study --origin",
     "Show every key with its effective value; paths are absolute.\n\n--origin adds where it comes from: the "
     "file, a variable of the environment, or the default.",
@@ -67,10 +70,13 @@ def show(
 
 
 @verb_in(
-    app, "config schema study", "Print the JSON schema of a file: types, ranges, defaults and the meaning of each key."
+    app,
+    "schema",
+    "config schema study",
+    "Print the JSON schema of a file: types, ranges, defaults and the meaning of each key.",
 )
 def schema(
-    which: Annotated[Literal["study", "host"], argument("study|host", "Which file.", True)] = "study",
+    which: Annotated[Literal["study", "host"], argument("study|host", "Which file.", shown=True)] = "study",
     as_json: Json = False,
 ) -> None:
     from client.host_file import HostConfiguration

@@ -13,7 +13,7 @@ from runtime.failure import ExitCode, InputFailure, listing
 from runtime.option_values import built, unknown
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, argument, flag, option, verb_group, verb_in
-from sordino.lab.preparation.made import Options
+from sordino.lab.preparation.options import Options
 
 app = verb_group(
     "data",
@@ -26,6 +26,7 @@ _CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRU
 
 @verb_in(
     app,
+    "list",
     "data list",
     "List every data set that a study can name: those made on this machine, those that can be made, and the "
     "published formats that are read where they lie.\n\nNothing is fetched. Sets whose users aren't the people "
@@ -150,7 +151,7 @@ app.command(
         "--as shakespeare-4000 --yes[/bold], [bold]sordino data prepare cifar10 --from cifar-10-batches-bin[/bold]\n\n"
         + _CODES
     ),
-)(with_options(_prepare, options(Options)))
+)(with_options(_prepare, options(Options, ranges=True)))
 
 
 def _agree(yes: bool) -> None:

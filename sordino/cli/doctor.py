@@ -16,10 +16,7 @@ import typer
 
 from runtime import VERSION
 from runtime.address import split_address, split_addresses
-from runtime.archive import databases, files_in
-from runtime.durable import DAMAGED, check_kind, free_mb, open_to_read
 from runtime.failure import ExitCode, InputFailure
-from runtime.logs import log_warnings_only
 from runtime.processes import has_aes, too_old
 from runtime.text import counted, minute
 from sordino.cli import explain
@@ -51,10 +48,13 @@ class Warned(str):
 
 def run(
     directory: Annotated[
-        Path | None, argument("[DIR]", "A study's, a host's or an authority's folder.", "none")
+        Path | None, argument("[DIR]", "A study's, a host's or an authority's folder.", shown="none")
     ] = None,
     as_json: Json = False,
 ) -> int:
+    from runtime.durable import free_mb
+    from runtime.logs import log_warnings_only
+
     log_warnings_only()
     found: list[dict[str, object]] = []
 
@@ -128,6 +128,8 @@ def _memory() -> str:
 
 def _secrets(party: Party) -> str:
     """Whatever the settings say: keys and databases in the folder are for their owner alone."""
+    from runtime.archive import files_in
+
     mine = files_in(party.folder, kind_of)
     secret = [path for path in mine if path.suffix in (".key", ".sqlite") or path.name == "renewed.pem"]
     open_ = [path for path in secret if path.stat().st_mode & 0o077]
@@ -264,6 +266,8 @@ def _databases(party: Party) -> str:
     import client.journal
     import server.journal
     import wire.records.ledger
+    from runtime.archive import databases
+    from runtime.durable import DAMAGED, check_kind, open_to_read
 
     formats = {
         one.APPLICATION_ID: one.FORMAT for one in (server.journal, client.journal, wire.records.ledger, authority.store)

@@ -41,6 +41,7 @@ def _dme(as_json: Json = False, **given: Any) -> int:
 
 verb_in(
     app,
+    "dme",
     "experiment dme --clients 100,1000 --trials 80 --workers 2 --csv dme.csv --figure dme.svg",
     "Distributed mean estimation: error of the mean against epsilon, bits and mechanism.\n\nEach participant holds "
     "a vector on the sphere whose radius is the clip; no participant leaves or colludes. Every trial draws new "
@@ -140,6 +141,7 @@ def _command(name: str, parts: tuple[str, ...]) -> Callable[..., int]:
 for _name, (_wording, (_small, _paper), _parts) in EXPERIMENTS.items():
     verb_in(
         app,
+        _name,
         f"experiment {_name} --workers 2 --output {_name}",
         _wording + _COMMON + _TIMES.format(small=_small, paper=_paper),
         ExitCode.INTERRUPTED,

@@ -8,7 +8,7 @@ from runtime.failure import ExitCode, Failure
 from runtime.option_values import built
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, epilog
-from sordino.lab.graph import GraphOptions, attack_figures, graph_figures, graph_lines
+from sordino.lab.graph_options import GraphOptions
 from wire.guarantee import CURIOUS_TRUST
 
 HELP = (
@@ -35,6 +35,8 @@ EPILOG = epilog(
 
 
 def _run(as_json: Json = False, **given: Any) -> int:
+    from sordino.lab.graph import attack_figures, graph_figures, graph_lines
+
     own = built(GraphOptions, chosen(given, GraphOptions))
     figures = graph_figures(own)
     if own.rings:

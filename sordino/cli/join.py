@@ -84,7 +84,9 @@ class Participation(Table):
 def _run(
     address: Annotated[
         str | None,
-        argument("[HOST:PORT]", "The coordinator's address; with --code its port for enrolment.", "from host.toml"),
+        argument(
+            "[HOST:PORT]", "The coordinator's address; with --code its port for enrolment.", shown="from host.toml"
+        ),
     ] = None,
     as_json: Annotated[bool, flag("--json", "Print one JSON object with the exit code at the end.")] = False,
     status: Annotated[

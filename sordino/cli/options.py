@@ -33,6 +33,7 @@ def options(
     without: Collection[str] = (),
     only: Collection[str] | None = None,
     panel: str = "",
+    ranges: bool = False,
     **changed: Mapping[str, Any],
 ) -> list[inspect.Parameter]:
     """One parameter for each key of the models that has an option; all default to None.
@@ -40,13 +41,14 @@ def options(
     Args:
         without, only: flat names.
         panel: heading for all of them, where the verb has its own.
+        ranges: say the range of each.
         changed: by flat name, other arguments of `typer.Option`; ``spellings``: no further ones.
     """
     found = []
     for model in models:
         for flat, one in settings_keys(model).items():
             if one.about.panel and flat not in without and (only is None or flat in only):
-                found.append(_parameter(flat, one, panel, dict(changed.get(flat, {}))))
+                found.append(_parameter(flat, one, panel, {"help": _sentence(one, ranges), **changed.get(flat, {})}))
     return found
 
 
@@ -55,7 +57,6 @@ def _parameter(flat: str, one: SettingsKey, panel: str, changed: dict[str, Any])
     spellings = about.spellings if changed.pop("spellings", True) else ()
     names = ["/".join((one.option, *spellings))] if kind is bool else [one.option, *spellings]
     arguments: dict[str, Any] = {
-        "help": _sentence(one),
         "rich_help_panel": panel or about.panel,
         "show_default": about.shown or _shown(one.default),
     }
@@ -68,12 +69,13 @@ def _parameter(flat: str, one: SettingsKey, panel: str, changed: dict[str, Any])
     )
 
 
-def _sentence(one: SettingsKey) -> str:
+def _sentence(one: SettingsKey, with_range: bool) -> str:
     """The help as a sentence; a name that the option takes keeps its spelling."""
     about = one.about
     first = about.help.split()[0].rstrip(":;,")
     start = about.help if first in one.choices else about.help[:1].upper() + about.help[1:]
-    return start + (f", {'seconds' if about.unit == 's' else about.unit}" if about.unit else "") + "."
+    unit = f", {'seconds' if about.unit == 's' else about.unit}" if about.unit else ""
+    return start + unit + (f" ({one.range})" if with_range and one.range else "") + "."
 
 
 def _shown(value: Any) -> str | bool:

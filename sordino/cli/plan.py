@@ -113,7 +113,7 @@ def _run(as_json: Annotated[bool, flag("--json", "Print one JSON object.", OUTPU
         expected = None if binomial else expected_errors(wire.study.plan_study(**stated), task, options_of_task)
         figures = replace(figures, task=task, expected=expected, default_bounds=said)
     if plot is not None:
-        from sordino.planning.study_plan import draw_plan
+        from sordino.planning.figure import draw_plan
 
         draw_plan(stated, plot)
     lines = _lines(figures, left_out=with_alternatives is None and expected_s >= QUICK_S)

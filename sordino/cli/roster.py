@@ -21,6 +21,7 @@ app = verb_group(
 
 @verb_in(
     app,
+    "verify",
     "roster verify my-study --authority my-study/coordinator/authority.pub",
     "Check roster.json, with history.json and newest.json beside it where they are.\n\nSays which version it is, "
     "under which terms, whether its history has no gap, and until when it is the newest. Compare the digests with "

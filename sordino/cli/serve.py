@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
 from runtime.failure import ExitCode
-from runtime.logs import configure_logs
 from runtime.processes import end_with_parent
 from runtime.service_notify import Notifier
 from runtime.text import json_line
@@ -47,6 +45,8 @@ def _run(
 ) -> int:
     if end_with:
         end_with_parent(end_with)
+    from runtime.logs import configure_logs
+
     configure_logs()
     from server.coordinator import serve
     from server.events import to_json
@@ -64,6 +64,8 @@ def _run(
     before = read_events(table.state) if table.http_listen or not (as_json or quiet) else []
     page = page_for(configuration, before, names=page_names)
     if as_json or quiet:
+        import structlog  # after `runtime.logs`, which loads it without rich
+
         before.clear()  # of a long study it is much
         view = StudyView(history=False)
         told, log = PlainLines(view), structlog.get_logger()

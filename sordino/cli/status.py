@@ -89,7 +89,7 @@ def _feed_of(state: Path) -> Callable[[], tuple[Snapshot, bool]]:
 
     def read() -> tuple[Snapshot, bool]:
         running = is_in_use(state)
-        for event in new_events:
+        for event in new_events.read():
             feed.apply(event)
         if not running:
             feed.view.nobody_is_connected()
@@ -107,12 +107,12 @@ def _panel(state: Path) -> None:
     from sordino.reporting.panel import Display, StudyPanel
 
     panel, new_events, running = StudyPanel(), NewEvents(state), is_in_use(state)
-    panel.view.apply_all(new_events)
+    panel.view.apply_all(new_events.read())
     with Display(panel) as display:
         while running and panel.view.finished is None:
             time.sleep(_EVERY_S / 4)
             running = is_in_use(state)
-            for event in new_events:
+            for event in new_events.read():
                 display.show(event)
 
 

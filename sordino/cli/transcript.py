@@ -23,6 +23,7 @@ KEY_HELP = "The study's authority: its authority.pub, the 64 hexadecimal digits 
 
 @verb_in(
     app,
+    "verify",
     "transcript verify my-study/coordinator/transcripts/*.transcript --authority my-study/authority/authority.pub",
     "Check one transcript, or several of one study in the order of their rounds.\n\nEverything is computed again: "
     "the authority's and the coordinator's signatures, roster, plan, lottery, every member's signed keys, "
@@ -99,6 +100,7 @@ def _numbers(attempts: list[dict[str, int]]) -> str:
 
 @verb_in(
     app,
+    "show",
     "transcript show my-study/coordinator/transcripts/round-000001.transcript",
     "Explain a transcript in plain words: study and round, which participants took part and which left where, the "
     "plan's promises, how many signed, and what the file doesn't prove.\n\nIt is checked first. Without "

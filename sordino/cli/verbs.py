@@ -17,7 +17,7 @@ from runtime.failure import ExitCode, InputFailure, listing
 from runtime.text import rewritable
 
 
-def argument(metavar: str, said: str, shown: str | bool = False) -> Any:
+def argument(metavar: str, said: str, *, shown: str | bool = False) -> Any:
     """A positional argument: its name and what it is; ``shown``: its default in words, or whether to show it."""
     return typer.Argument(metavar=metavar, help=said, show_default=shown)
 
@@ -64,9 +64,9 @@ def verb_group(name: str, help_text: str) -> typer.Typer:
     return group
 
 
-def verb_in(group: typer.Typer, example: str, said: str, *codes: ExitCode) -> Callable[[Any], Any]:
-    """Make a function a verb of a group: its name is the second word of the example; ``said``: its help."""
-    return group.command(example.split()[1], help=said, epilog=epilog(example, *codes))
+def verb_in(group: typer.Typer, name: str, example: str, said: str, *codes: ExitCode) -> Callable[[Any], Any]:
+    """Make a function a verb of a group, called ``name``; ``example``: with the group's name; ``said``: its help."""
+    return group.command(name, help=said, epilog=epilog(example, *codes))
 
 
 def epilog(example: str, *codes: ExitCode) -> str:

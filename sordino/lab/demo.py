@@ -162,7 +162,7 @@ class Demo:
             # Asked before reading, like `running`: clients end once they have heard the study's end.
             running = self.coordinator.running
             codes = [None if child.killed else child.poll() for child in self.clients]
-            for event in new_events:
+            for event in new_events.read():
                 self.page.note(event)
                 self.display.show(
                     replace(event, http_address=self.address) if isinstance(event, StudyStarted) else event
@@ -410,12 +410,18 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     if five is not None:
         networked = f"{five['key_to_sum_s']:.2f} s from the first key to the sum, 5 participants in 5 processes, "
         networked += f"d = {five['dim']:,}"
-    coordinator, budget, released = (result[f"epsilon_{name}"] for name in ("coordinator", "budget", "released"))
-    names = {"colluders": "A", "clients": "participants", "min_survivors": "min_survivors"}
-    plan = {"mechanism": DDGAUSS} | {name: result[key] for name, key in names.items()}
+    coordinator, released = result["epsilon_coordinator"], result["epsilon_released"]
+    plan = {
+        "mechanism": DDGAUSS,
+        "colluders": result["A"],
+        "clients": result["participants"],
+        "min_survivors": result["min_survivors"],
+    }
     return [
         f"accuracy            {result['accuracy']:.3f}{without_noise}",
-        *epsilon_lines(coordinator, budget, released, result["delta"], plan, all_rounds=True),  # or its budget is spent
+        *epsilon_lines(  # of all rounds, or the budget is spent
+            coordinator, result["epsilon_budget"], released, result["delta"], plan, all_rounds=True
+        ),
         f"rounds              {result['rounds']}, {result['round_s']:.1f} s each; "
         f"{result['wall_s']:.0f} s with start and the baseline",
         "dropouts            "

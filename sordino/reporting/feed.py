@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mechanisms.plan import Plan
 from runtime import VERSION
@@ -36,9 +36,22 @@ _PACED: Final = 20
 Snapshot = dict[str, Any]
 
 
-_PLAIN: Final = ("round", "seconds", "u3", "accuracy", "loss", "epsilon_coordinator", "epsilon_released")
-_COLUMNS: Final = (*_PLAIN, "left", "upload", "download", "figure", "reported", "without_noise")
-"""Of the curves; the first are fields of `server.events.RoundCompleted`."""
+class RoundPoint(NamedTuple):
+    """A completed round, as the curves show it."""
+
+    round: int
+    seconds: float
+    u3: int  # updates in the sum
+    left: int  # dropouts
+    accuracy: float | None
+    loss: float | None
+    figure: float | None  # the first of ``figures``, where there is no accuracy
+    reported: float | None  # accuracy at the participants, of the model before this round
+    without_noise: float | None  # accuracy of the same training without noise
+    epsilon_coordinator: float  # of all rounds so far
+    epsilon_released: float
+    upload: int  # bytes of a participant
+    download: int
 
 
 class StudyFeed:
@@ -58,7 +71,7 @@ class StudyFeed:
         self._without_noise: tuple[float, ...] = ()
         self._state = state
         self._plain = PlainLines(self.view, names=names)
-        self._points: list[dict[str, float | None]] = []  # a completed round each, as the curves show it
+        self._points: list[RoundPoint] = []
         self._attempts: deque[Snapshot] = deque(maxlen=_ATTEMPTS)
         self._lines: deque[tuple[float, str]] = deque(maxlen=_LINES)
         self._dropouts: Counter[tuple[str, str]] = Counter()
@@ -100,12 +113,21 @@ class StudyFeed:
         self._attempt(event, f"sum of {event.u3}")
         self._attempts[-1]["phase_seconds"].update(event.phase_seconds)
         self._points.append(
-            {name: getattr(event, name) for name in _PLAIN}
-            | {"left": event.dropouts, "upload": event.upload_bytes, "download": event.download_bytes}
-            | {
-                "figure": next(iter(event.figures.values()), None) if event.accuracy is None else None,
-                "reported": event.reported.get("accuracy"),  # at the participants, of the model before this round
-            }
+            RoundPoint(
+                round=event.round,
+                seconds=event.seconds,
+                u3=event.u3,
+                left=event.dropouts,
+                accuracy=event.accuracy,
+                loss=event.loss,
+                figure=next(iter(event.figures.values()), None) if event.accuracy is None else None,
+                reported=event.reported.get("accuracy"),
+                without_noise=None,
+                epsilon_coordinator=event.epsilon_coordinator,
+                epsilon_released=event.epsilon_released,
+                upload=event.upload_bytes,
+                download=event.download_bytes,
+            )
         )
         if len(self._points) > MOST_ROUNDS:
             self._points = [*self._points[: MOST_ROUNDS // 2 : 2], *self._points[MOST_ROUNDS // 2 :]]
@@ -264,10 +286,10 @@ class StudyFeed:
         return {"aborted": self._aborted, "total": self._dropouts.total(), "by_phase_and_reason": rows}
 
     def _curves(self) -> dict[str, list[float | None]]:
-        """The completed rounds by column."""
-        beside: dict[Any, float] = dict(enumerate(self._without_noise, 1))
-        points = [point | {"without_noise": beside.get(point["round"])} for point in self._points]
-        return {name: [point[name] for point in points] for name in _COLUMNS}
+        """The fields of `RoundPoint` as columns."""
+        beside = dict(enumerate(self._without_noise, 1))
+        points = [point._replace(without_noise=beside.get(point.round)) for point in self._points]
+        return {name: [getattr(point, name) for point in points] for name in RoundPoint._fields}
 
     def _transcripts(self) -> Snapshot:
         done = self.view.completed

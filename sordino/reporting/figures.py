@@ -71,10 +71,11 @@ _RC: Final[dict[Any, Any]] = {
 
 
 class _Line(NamedTuple):
-    """A curve by round; ``label``: the form of its name at its right end, from its last value; empty: none."""
+    """A curve by round; ``form``: of its last value, which stands with its name at its right end; empty: neither."""
 
     points: Mapping[int, float]
-    label: str
+    form: str
+    name: str = ""
     colour: str = ACCENT
     width: float = 2.4
     dashed: bool = False
@@ -109,8 +110,9 @@ def _lines(
             axes.plot([number], [at], color=MUTED, marker="o", markersize=3.5)
         axes.set_ylim(*limits)
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        ends = [(list(line.points.values())[-1], line) for line in drawn if line.label]
-        _label_ends(axes, last, [(value, line.label.format(value), line.colour) for value, line in ends])
+        named = [(list(line.points.values())[-1], line) for line in drawn if line.form]
+        ends = [(value, f"{value:{line.form}} {line.name}".rstrip(), line.colour) for value, line in named]
+        _label_ends(axes, last, ends)
         _round_axis(axes, last, first=first)
         axes.set_ylabel(what)
         return _svg(figure, name, title)
@@ -126,7 +128,7 @@ def accuracy_figure(view: StudyView, without_noise: Sequence[float]) -> str:
         for number, one in said.items()
     ]
     ranged = [min(max(end, 0), 1) for _, _, *ends in ranges for end in ends]
-    lines = [_Line(beside, "{:.3f} without", MUTED, 1.6, dashed=True), _Line(judged, "{:.3f} with noise", marks=True)]
+    lines = [_Line(beside, ".3f", "without", MUTED, 1.6, dashed=True), _Line(judged, ".3f", "with noise", marks=True)]
     limits = _share_range([*judged.values(), *without_noise, *ranged])
     last = max([view.started.rounds, *judged, *beside, 1])
     title = "Accuracy on held-out data after each round"
@@ -140,7 +142,7 @@ def error_figure(view: StudyView) -> str:
     reached = {number: value for number, value in judged.items() if math.isfinite(value)}
     last, shown = max([view.started.rounds, *judged]), name.replace("_", " ")
     title = f"{shown.capitalize()} on held-out data after each round"
-    return _lines("error", title, shown, last, [_Line(reached, "{:.4g}", marks=True)], (0, None))
+    return _lines("error", title, shown, last, [_Line(reached, ".4g", marks=True)], (0, None))
 
 
 def statistic_figure(view: StudyView) -> str:
@@ -153,7 +155,7 @@ def statistic_figure(view: StudyView) -> str:
     if len(values) == 1 and not distributed:
         by_round = {done.round: values_of(done.released)[0] for done in view.rounds if values_of(done.released)}
         ranges = [_range(number, value) for number, value in by_round.items() if value.get("value") is not None]
-        line = _Line({number: at for number, at, *_ in ranges}, "{:.4g}")
+        line = _Line({number: at for number, at, *_ in ranges}, ".4g")
         last = max(done.round for done in view.rounds)
         return _lines("statistic", title, what_counts(released), last, [line], (None, None), ranges=ranges)
     with matplotlib.rc_context(_RC):
@@ -234,13 +236,13 @@ def epsilon_figure(view: StudyView) -> str:
     budget, last = view.started.epsilon_target, max([view.started.rounds, *(done.round for done in view.rounds), 1])
     coordinator = {0: 0.0} | {done.round: done.epsilon_coordinator for done in view.rounds}
     released = {0: 0.0} | {done.round: done.epsilon_released for done in view.rounds}
-    lines = [_Line({0: budget, last: budget}, "{:g} budget", WARN, 1.4, dashed=True)] if budget else []
+    lines = [_Line({0: budget, last: budget}, "g", "budget", WARN, 1.4, dashed=True)] if budget else []
     if view.rounds:
         both = "spent" if view.started.plan.get("mechanism") == TRUSTED_COORDINATOR else "both"
         same = all(abs(value - released[number]) < 5e-3 for number, value in coordinator.items())
-        lines.append(_Line(coordinator, f"{{:.2f}} {both if same else 'coordinator'}"))
+        lines.append(_Line(coordinator, ".2f", both if same else "coordinator"))
         if not same:
-            lines.append(_Line(released, "{:.2f} released", MUTED, 1.8))
+            lines.append(_Line(released, ".2f", "released", MUTED, 1.8))
     limits = (0, max([budget, *coordinator.values(), *released.values(), 1e-9]) * 1.12)
     title = "Privacy spent after each round, and the budget"
     return _lines("epsilon", title, "epsilon", last, lines, limits, first=0)
@@ -252,7 +254,7 @@ Clips = Sequence[tuple[int, Sequence[float], Sequence[float]]]
 
 def clip_figure(rows: Clips, names: Sequence[str]) -> str:
     """The clip of each layer, round by round."""
-    lines = _layer_lines({number: clips for number, clips, _ in rows}, names, "{:.3g}")
+    lines = _layer_lines({number: clips for number, clips, _ in rows}, names, ".3g")
     limits = (0, max(max(clips) for _, clips, _ in rows) * 1.12)
     return _lines("clips", "The clip of each layer in each round", "clip", rows[-1][0], lines, limits)
 
@@ -262,8 +264,8 @@ def below_clip_figure(rows: Clips, names: Sequence[str], quantile: float) -> str
     first, last = rows[0][0], rows[-1][0]
     short = [name.partition(" (")[0] for name in names]
     lines = [
-        _Line({first: quantile, last: quantile}, "{:g} wanted", WARN, 1.4, dashed=True),
-        *_layer_lines({number: shares for number, _, shares in rows}, short, "{:.2f}"),
+        _Line({first: quantile, last: quantile}, "g", "wanted", WARN, 1.4, dashed=True),
+        *_layer_lines({number: shares for number, _, shares in rows}, short, ".2f"),
     ]
     return _lines("within", "Estimated share of norms within the clip in each round", "share", last, lines, (0, 1))
 
@@ -277,7 +279,8 @@ def _layer_lines(values: Mapping[int, Sequence[float]], names: Sequence[str], fo
     return [
         _Line(
             dict(zip(values, column, strict=True)),
-            f"{form} {end[1]}" if end in named else "",
+            form if end in named else "",
+            end[1],
             MUTED if many else _LAYER_COLOURS[at],
             1.2 if many else 2.0,
         )

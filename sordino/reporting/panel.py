@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from types import TracebackType
 from typing import Final, Self, TextIO
 
 from rich import box
@@ -337,7 +337,7 @@ def _spark(values: Sequence[float]) -> str:
     return _blocks(values[-15:], min(values[-15:], default=0.0))
 
 
-class Display(ExitStack[None]):
+class Display:
     """Shows a study while it runs: a live panel on a terminal, else one plain line for each thing that matters.
 
     A context manager; ``show`` takes events from any thread. ``plain``: plain lines on a terminal too; ``stream``:
@@ -352,7 +352,6 @@ class Display(ExitStack[None]):
         stream: TextIO | None = None,
         also: Callable[[str], None] = lambda line: None,
     ) -> None:
-        super().__init__()
         self.panel, self._lines, self._also = panel, PlainLines(panel.view), also
         self._stream = stream if stream is not None else sys.stderr
         self._console = Console(file=self._stream)
@@ -362,8 +361,14 @@ class Display(ExitStack[None]):
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self.enter_context(self._live)
+            self._live.start(refresh=True)
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def show(self, event: Event) -> None:
         self.panel.apply(event)

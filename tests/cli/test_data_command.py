@@ -24,7 +24,8 @@ from runtime.failure import ExitCode, Failure
 from sordino.lab.preparation import catalogue
 from sordino.lab.preparation.catalogue import CATALOGUE, Entry
 from sordino.lab.preparation.fetching import command, fetch, spoken
-from sordino.lab.preparation.made import Made, Options, in_memory
+from sordino.lab.preparation.made import Made, in_memory
+from sordino.lab.preparation.options import Options
 from sordino.lab.preparation.sources import Opened, Package
 from tests.support.commands import Run, output, refusal, says
 

@@ -15,7 +15,7 @@ from mechanisms.gaussian_exact import gaussian_delta
 from mechanisms.plan import Plan
 from mechanisms.pld import poisson_gaussian_epsilon
 from sordino.planning.alternatives import BITS, alternatives, exact_gaussian_multiplier, tighter_bounds
-from sordino.planning.study_plan import draw_plan
+from sordino.planning.figure import draw_plan
 from tests.support.commands import Run, one_clear_error, output, refusal, says, words
 from wire.study import plan_study
 
@@ -379,7 +379,7 @@ def test_amplified_targets_compare_with_an_amplified_central_gaussian() -> None:
 
 
 def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sordino.planning.study_plan._STEPS", (0.5, 1.0))  # of nine
+    monkeypatch.setattr("sordino.planning.figure._STEPS", (0.5, 1.0))  # of nine
     file = tmp_path / "plan.svg"
     assert f"Drawn: {file}" in output(run, "plan", "--rounds", 1, "--no-alternatives", "--plot", file)
     assert file.read_text().startswith("<?xml")
@@ -388,7 +388,7 @@ def test_plot(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_plot_has_round_ticks_and_room_at_the_top(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: drawn.append(figure))
-    monkeypatch.setattr("sordino.planning.study_plan.error_curves", lambda chosen: dict.fromkeys(CURVES, CURVE))
+    monkeypatch.setattr("sordino.planning.figure.error_curves", lambda chosen: dict.fromkeys(CURVES, CURVE))
     chosen = {"clients": 100, "dim": 500, "bits": 16, "rounds": 1, "delta": 1e-5, "epsilon": 8.0, "target": "released"}
     draw_plan(chosen, tmp_path / "plan.png")
     (axes,) = drawn[0].axes

@@ -50,8 +50,33 @@ PATIENCE_S = 60.0
 ROUNDS = 20_000  # never reached; the budget is made for them
 COLLUDERS = 2
 VERIFY_EVERY = 10
-
-
+LABELS = {
+    "kills": "kills of client processes",
+    "by_phase": "by the phase that they hit",
+    "by_way": "by how the instant was chosen",
+    "coordinator_kills": "kills of the coordinator",
+    "restarts": "restarts",
+    "restarts_refused": "restarts refused",
+    "rounds": "rounds completed",
+    "aborted": "attempts aborted",
+    "joined": "attempts joined by killed participants",
+    "charges": "charges of theirs",
+    "charges_taken_back": "charges of theirs taken back",
+    "uploads": "uploads of theirs that began",
+    "uploads_uncharged": "uploads without a charge",
+    "replies": "unmasking replies of theirs",
+    "different_answers": "two different answers",
+    "asked_again": "lost attempts asked about again",
+    "asked_again_refused": "of them refused",
+    "cut_off": "kills between a write and its message",
+    "verified": "files checked",
+    "verified_by_command": "of them by `budget verify`",
+    "return_median_s": "seconds from a restart to keys of a new round, median",
+    "return_slowest_s": "the slowest",
+    "return_slowest_away_s": "the slowest while the coordinator was away too",
+    "wall_s": "seconds in all",
+}
+"""Rows of the table, by the key of a figure; “theirs” is of the killed participants."""
 POLL_S = 0.0005
 WAYS = {"clock": 0.15, "any": 0.2, "event": 0.35, "file": 0.3}
 MOMENTS = [
@@ -373,7 +398,7 @@ class KillRun:
         return sorted(alone), max((back - started for started, back in times), default=0.0)
 
     def _figures(self, seconds: float) -> dict[str, Any]:
-        """What came of the run, under the names of the table's rows."""
+        """What came of the run, by the keys of `LABELS`; and ``wrong``."""
         places = [victim.files for victim in self._victims]
         files = Files.read([*places, (self._staying / "journal.sqlite", self._staying / "ledger.sqlite")])
         wrong = all_wrong(self._record, files)
@@ -383,30 +408,30 @@ class KillRun:
         events = Counter(event["event"] for event in record.events)
         returns, slowest_s = self._returns()
         return {
-            "kills of client processes": sum(victim.kills for victim in self._victims),
-            "by the phase that they hit": {phase: self._phases[phase] for phase in PHASES},
-            "by how the instant was chosen": dict(self._ways),
-            "kills of the coordinator": len(self._coordinator_killed_at),
+            "kills": sum(victim.kills for victim in self._victims),
+            "by_phase": {phase: self._phases[phase] for phase in PHASES},
+            "by_way": dict(self._ways),
+            "coordinator_kills": len(self._coordinator_killed_at),
             "restarts": sum(victim.restarts for victim in self._victims),
-            "restarts refused": len(self._refused),
-            "rounds completed": events["round_completed"],
-            "attempts aborted": events["attempt_aborted"],
-            "attempts joined by killed participants": len(own.joined),
-            "charges of theirs": len(own.with_row(CHARGE)),
-            "charges of theirs taken back": len(own.with_row(EXCLUDED)),
-            "uploads of theirs that began": len([key for key in record.uploads if key[0] in victims]),
-            "uploads without a charge": len(wrong.get("charged_before_upload", [])),
-            "unmasking replies of theirs": len([key for key in record.keys("unmasking") if key[0] in victims]),
-            "two different answers": len(wrong.get("one_message_each", [])) + len(wrong.get("answered_once", [])),
-            "lost attempts asked about again": record.asked_again,
-            "of them refused": record.refused[pb.REFUSAL_CODE_ALREADY_JOINED],
-            "kills between a write and its message": cut_off(record, own),
-            "files checked": self._verified,
-            "of them by `budget verify`": self._commands,
-            "seconds from a restart to keys of a new round, median": round(median_high(returns or [0.0]), 2),
-            "the slowest": round(max(returns, default=0.0), 2),
-            "the slowest while the coordinator was away too": round(slowest_s, 2),
-            "seconds in all": round(seconds, 1),
+            "restarts_refused": len(self._refused),
+            "rounds": events["round_completed"],
+            "aborted": events["attempt_aborted"],
+            "joined": len(own.joined),
+            "charges": len(own.with_row(CHARGE)),
+            "charges_taken_back": len(own.with_row(EXCLUDED)),
+            "uploads": len([key for key in record.uploads if key[0] in victims]),
+            "uploads_uncharged": len(wrong.get("charged_before_upload", [])),
+            "replies": len([key for key in record.keys("unmasking") if key[0] in victims]),
+            "different_answers": len(wrong.get("one_message_each", [])) + len(wrong.get("answered_once", [])),
+            "asked_again": record.asked_again,
+            "asked_again_refused": record.refused[pb.REFUSAL_CODE_ALREADY_JOINED],
+            "cut_off": cut_off(record, own),
+            "verified": self._verified,
+            "verified_by_command": self._commands,
+            "return_median_s": round(median_high(returns or [0.0]), 2),
+            "return_slowest_s": round(max(returns, default=0.0), 2),
+            "return_slowest_away_s": round(slowest_s, 2),
+            "wall_s": round(seconds, 1),
             "wrong": wrong,
         }
 
@@ -453,7 +478,7 @@ def table(figures: dict[str, Any]) -> list[str]:
     def cell(value: Any) -> str:
         return ", ".join(f"{what} {count}" for what, count in value.items()) if isinstance(value, dict) else str(value)
 
-    rows = (f"| {name} | {cell(value)} |" for name, value in figures.items() if name != "wrong")
+    rows = (f"| {label} | {cell(figures[key])} |" for key, label in LABELS.items())
     return ["| | |", "|---|---|", *rows]
 
 

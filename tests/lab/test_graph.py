@@ -11,7 +11,8 @@ from runtime.failure import ExitCode, Failure
 from secagg.parameters import RoundParameters
 from secagg.sharing import ADVERSARIES, Sharing
 from sordino.lab import graph
-from sordino.lab.graph import GraphOptions, graph_lines
+from sordino.lab.graph import graph_lines
+from sordino.lab.graph_options import GraphOptions
 from tests.support.commands import Run, output, refusal, says
 from wire.study import plan_study, round_parameters
 

@@ -28,7 +28,8 @@ from learning.prepared_data import open_prepared
 from sordino.lab.preparation import images, sources, tables
 from sordino.lab.preparation.catalogue import CATALOGUE, Entry, make_from_format, make_set
 from sordino.lab.preparation.images import femnist_shaped, mnist
-from sordino.lab.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from sordino.lab.preparation.made import Made, by_user, hold_out_rows, hold_out_users, in_memory
+from sordino.lab.preparation.options import Options
 from sordino.lab.preparation.plays import shakespeare, spoken
 from sordino.lab.preparation.sources import Opened, Package
 from sordino.lab.preparation.tables import Choice, Number, PickleRefused, heart, read_table

@@ -23,7 +23,7 @@ from server.events import (
 )
 from server.reasons import WORDS, class_of_dropout
 from server.study_view import StudyView, waiting
-from sordino.reporting.feed import MOST_ROUNDS, StudyFeed, status_lines
+from sordino.reporting.feed import MOST_ROUNDS, RoundPoint, StudyFeed, status_lines
 from sordino.reporting.study_text import PlainLines
 from tests.support.commands import says
 from tests.support.event_stream import WITHOUT_NOISE, fed, make_events
@@ -130,6 +130,7 @@ def test_it_stays_small_however_long_the_study_runs(events: Events) -> None:
     assert (rounds[0], rounds[-1]) == (1, 3000)
     assert rounds[-64:] == list(range(2937, 3001))
     assert len(json.dumps(shown)) < 64_000
+    assert set(shown["curves"]) == set(RoundPoint._fields)
     assert {len(column) for column in shown["curves"].values()} == {len(rounds)}
 
 

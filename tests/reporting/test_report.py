@@ -25,7 +25,7 @@ from server.events import (
 )
 from server.study_view import StudyView
 from sordino.reporting import figures
-from sordino.reporting.figures import _share_range, accuracy_figure, epsilon_figure
+from sordino.reporting.figures import _share_range, accuracy_figure, clip_figure, epsilon_figure
 from sordino.reporting.report import Extras, render
 from sordino.reporting.study_text import finding_lines
 from tests.support.commands import Run, refusal, says
@@ -295,6 +295,11 @@ def test_clips_by_layer_and_wrapping() -> None:
     text = page_of("skellam", said, clip=None, clipping=many, dim=8)
     assert "0.8 layer 8" in text
     assert "layer 4" not in text
+
+
+def test_a_name_of_a_layer_is_no_format() -> None:
+    text = clip_figure([(1, (0.7, 0.8), (0.4, 0.6))], ["plain", "{odd}"])
+    says(text, "0.7 plain", "0.8 {odd}")
 
 
 @pytest.mark.parametrize(("values", "widest"), [((0.34, 0.38), 0.2), ((0.2, 0.9), 0.85), ((), 1.0), ((0.99,), 0.2)])

@@ -217,7 +217,7 @@ class LoadTest:
 
     def _read(self) -> None:
         """Count and show what the coordinator has recorded since."""
-        for event in self._new_events:
+        for event in self._new_events.read():
             if isinstance(event, AttemptStarted) and self.before_rounds_cpu_s is None:
                 self._measure()
                 self.before_rounds_cpu_s = self.coordinator.cpu_s, self.coordinator.below_cpu_s, self._client_cpu_s

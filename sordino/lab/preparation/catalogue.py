@@ -20,7 +20,8 @@ from learning.prepared_data import PreparedSet, write_prepared
 from learning.published import open_published
 from sordino.lab.preparation.fetching import installed, spoken
 from sordino.lab.preparation.images import fashion_mnist, femnist_shaped, mnist
-from sordino.lab.preparation.made import Made, Options, hold_out_users
+from sordino.lab.preparation.made import Made, hold_out_users
+from sordino.lab.preparation.options import Options
 from sordino.lab.preparation.plays import shakespeare
 from sordino.lab.preparation.sources import Opened, Package
 from sordino.lab.preparation.tables import covid_clinics, exam_scores, heart, insteval, movielens, vietnam_health

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from learning.blocks import Block, DatasetError, Part
 from learning.partitions import FEWEST_EXAMPLES, partition
 from learning.tasks.inputs import IMAGE_SIDE
-from sordino.lab.preparation.made import Made, Options, in_memory
+from sordino.lab.preparation.made import Made, in_memory
+from sordino.lab.preparation.options import Options
 from sordino.lab.preparation.sources import Opened
 
 IDX_FILES: Final[Mapping[Part, tuple[str, str]]] = {

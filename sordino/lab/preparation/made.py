@@ -13,21 +13,9 @@ from numpy.typing import NDArray
 
 from learning.blocks import Block, Blocks, Part
 from learning.public_random import PublicRandom
-from runtime.settings_file import Table
-from runtime.settings_keys import key
 
-_option = partial(key, panel="Options")
 HELD_OUT: Final = 0.1
 SPLIT_SEED: Final = 1
-
-
-class Options(Table):
-    """Options of making sets; each set reads its own."""
-
-    vocabulary: int = _option(10_000, "of shakespeare: words that get a number each", within=(10, 100_000))
-    alpha: float = _option(0.5, "of femnist-shaped: small is uneven", within=(0.001, 1e6))
-    seed: int = _option(1, "of femnist-shaped: of the virtual writers; public", ge=0)
-    writers: int = _option(3_400, "of femnist-shaped: how many", within=(1, 24_000))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Final
 
 from learning.blocks import Block
 from learning.vocabulary import WORDS, Vocabulary
-from sordino.lab.preparation.made import Made, Options, hold_out_users, in_memory
+from sordino.lab.preparation.made import Made, hold_out_users, in_memory
+from sordino.lab.preparation.options import Options
 from sordino.lab.preparation.sources import Opened
 
 FEWEST_SEQUENCES: Final = 5

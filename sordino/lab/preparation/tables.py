@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learning.blocks import Block, DatasetError
-from sordino.lab.preparation.made import Made, Options, by_user, hold_out_rows, hold_out_users, in_memory
+from sordino.lab.preparation.made import Made, by_user, hold_out_rows, hold_out_users, in_memory
+from sordino.lab.preparation.options import Options
 from sordino.lab.preparation.sources import LARGEST, Opened
 
 Columns = Mapping[str, NDArray[Any]]
