@@ -233,9 +233,12 @@ class Participant:
         except PolicyRefusal as error:
             log.warning("refused by policy", rule=error.reason, reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_BUDGET if error.own_budget else pb.REFUSAL_CODE_POLICY)
-        except (UploadRejected, DocumentUnavailable) as error:
+        except UploadRejected as error:
             # Usually the coordinator has dropped this participant already; otherwise this spares it the deadline.
-            log.info("upload not taken" if isinstance(error, UploadRejected) else "no model", reason=str(error))
+            log.info("upload not taken", reason=str(error))
+            await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
+        except DocumentUnavailable as error:
+            log.info("no model", reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except AlreadyJoined as error:
             log.info("skips this attempt: it joined it, or a later one, before")
