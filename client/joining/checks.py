@@ -206,14 +206,16 @@ def spent_in(ledger: Path | None) -> Totals:
 
 @contextmanager
 def refused_values() -> Iterator[None]:
-    """Raises InputFailure for a value that a model of host.toml refuses."""
+    """Raises InputFailure for a value that a model of host.toml, or of one of its tables, refuses."""
     try:
         yield
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
+        fields = HostConfiguration.model_fields.items()
+        table = [name for name, one in fields if getattr(one.annotation, "__name__", "") == error.title]
+        where = ".".join(map(str, (*table, *first["loc"])))
         message = str(first["msg"]).removeprefix("Value error, ")
-        raise InputFailure(f"{where}{message}. Change the option that it comes from.") from None
+        raise InputFailure(f"{where}{': ' if where else ''}{message}. Change the option that it comes from.") from None
 
 
 def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: Look, totals: Totals) -> None:
