@@ -287,7 +287,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from authority.folder import AuthorityKeys, make_coordinator_files
-    from client.host_file import host_toml
+    from client.host_file import CoordinatorTable, HostTable, StudyTable, host_toml
     from learning.options import OPTION_HELP
     from learning.own_data import own_files
     from secagg.roster import RosterEntry
@@ -338,20 +338,21 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
                 held["data_identity"] = f"{study.study.task}, partition {part} of {study.places}"
             participants.append({"key": file, **held})
             entries.append(RosterEntry(secret.public_key().public_bytes_raw(), host))
-        tables = {
-            "host": {"name": host},
-            "study": {"name": name, "task": study.study.task, "authority_public_key": authority.public.hex()},
-            "coordinator": {
-                "address": new.client_address,
-                "enrolment": new.client_enrolment,
-                "give_up_s": 60.0 if study.coordinator.one_machine else 0.0,  # a trial ends by itself
-            },
-            "policy": _policy(study, plan),
-            "task": study.task,
-            "data": data,
-            "participants": participants,
-        }
-        _write_public(work / "hosts" / host / "host.toml", host_toml(_HOST_HEADER, tables).encode())
+        text = host_toml(
+            _HOST_HEADER,
+            host=HostTable(name=host),
+            study=StudyTable(name=name, task=study.study.task, authority_public_key=authority.public.hex()),
+            coordinator=CoordinatorTable(
+                address=new.client_address,
+                enrolment=new.client_enrolment,
+                give_up_s=60.0 if study.coordinator.one_machine else 0.0,  # a trial ends by itself
+            ),
+            policy=_policy(study, plan),
+            task=study.task,
+            data=data,
+            participants=participants,
+        )
+        _write_public(work / "hosts" / host / "host.toml", text.encode())
         if dataset == OWN and not brought:
             (work / "hosts" / host / "data").mkdir(mode=0o700)
         _write_public(work / "hosts" / host / "ca.pem", authority.tls.pem)

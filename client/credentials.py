@@ -141,7 +141,10 @@ def _public(key: object) -> bytes:
 
 
 def valid_until(pair: ClientCertificate, ca: Path, remedy: str, *, soon: bool = True) -> str:
-    """Until when a certificate holds. Raises InputFailure: not now, or not for long, or another authority signed it."""
+    """Until when a certificate holds.
+
+    Raises CertificateError: not now; InputFailure: not for long, or another authority signed it.
+    """
     leaf, *_ = x509.load_pem_x509_certificates(pair.chain)
     if not any(_issued(leaf, one) for one in x509.load_pem_x509_certificates(ca.read_bytes())):
         raise InputFailure(f"{pair.path} wasn't signed by the TLS authority in {ca}: copy both from one place.")

@@ -220,15 +220,31 @@ def _repeated(values: Sequence[Any]) -> Any:
     return next((value for value, number in Counter(values).items() if number > 1), None)
 
 
-def host_toml(header: Sequence[str], tables: Mapping[str, Any]) -> str:
+def host_toml(
+    header: Sequence[str],
+    *,
+    host: HostTable,
+    study: StudyTable,
+    coordinator: CoordinatorTable,
+    policy: Mapping[str, Any],
+    task: Mapping[str, TaskOption],
+    data: Mapping[str, Any],
+    participants: Sequence[Mapping[str, Any]],
+) -> str:
     """A host.toml with comments, which `load` reads; ``header`` has the lines of the comment at its top.
 
-    ``tables``: all but [conditions], in the order of the file; of the first three, keys may be left out. A policy may
-    also name its file.
+    The last four are tables as they are written: a policy may also name its file, and a part isn't always known yet.
     """
-    models: dict[str, type[Table]] = {"host": HostTable, "study": StudyTable, "coordinator": CoordinatorTable}
-    complete = {name: model.model_construct(**tables[name]).model_dump() for name, model in models.items()}
-    return tables_toml(HostConfiguration, {**tables, **complete}, header, OPTION_HELP)
+    tables = {
+        "host": host.model_dump(),
+        "study": study.model_dump(),
+        "coordinator": coordinator.model_dump(),
+        "policy": policy,
+        "task": task,
+        "data": data,
+        "participants": participants,
+    }
+    return tables_toml(HostConfiguration, tables, header, OPTION_HELP)
 
 
 def load(path: Path, policy: PolicyTable | None = None) -> HostConfiguration:

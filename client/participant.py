@@ -21,7 +21,7 @@ from client.connection import AHEAD, DocumentMismatch, DocumentUnavailable, Sess
 from client.journal import AlreadyJoined
 from client.policy import PolicyRefusal, check_clips, check_round
 from client.resuming import ResumableSession
-from client.study_terms import StudyAcceptance, StudyTerms
+from client.study_terms import HostProcess, StudyAcceptance, StudyTerms
 from client.training import Contribution, LocalTraining
 from mechanisms.encoder import InvalidUpdate, Words
 from runtime.durable import StorageError
@@ -100,6 +100,7 @@ class Participant:
     def __init__(
         self,
         identity: IdentityKey,
+        process: HostProcess,
         study: StudyAcceptance,
         training: LocalTraining,
         *,
@@ -108,8 +109,9 @@ class Participant:
     ) -> None:
         """``may_begin``: called when an attempt is announced; if it returns False, the participant leaves instead."""
         self.identity, self.training, self.behaviour = identity, training, behaviour
-        self._study, self._policy, self._journal = study, study.settings.policy, study.journal
-        self._executor, self._lines, self._may_begin = study.executor, study.lines, may_begin
+        self._policy, self._journal, self._executor = process.settings.policy, process.journal, process.executor
+        self._data_names, self._study, self._lines = process.data_names, study, study.lines
+        self._may_begin = may_begin
         self._terms: StudyTerms | None = None
         self._attempt: _Attempt | None = None
         # Read but not handled: an attempt continues while its session breaks and another one is opened.
@@ -233,9 +235,12 @@ class Participant:
         except PolicyRefusal as error:
             log.warning("refused by policy", rule=error.reason, reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_BUDGET if error.own_budget else pb.REFUSAL_CODE_POLICY)
-        except (UploadRejected, DocumentUnavailable) as error:
+        except UploadRejected as error:
             # Usually the coordinator has dropped this participant already; otherwise this spares it the deadline.
-            log.info("upload not taken" if isinstance(error, UploadRejected) else "no model", reason=str(error))
+            log.info("upload not taken", reason=str(error))
+            await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
+        except DocumentUnavailable as error:
+            log.info("no model", reason=str(error))
             await self._refuse(number, pb.REFUSAL_CODE_LOCAL_FAILURE)
         except AlreadyJoined as error:
             log.info("skips this attempt: it joined it, or a later one, before")
@@ -484,7 +489,7 @@ class Participant:
             round=number[0],
             attempt=number[1],
             identity=self.identity.public,
-            data=self._study.data_names[self.identity.public],
+            data=self._data_names[self.identity.public],
             **more,
         )
 

@@ -27,7 +27,7 @@ from client.owners_word import hear_owner, nothing_left, watch_owner
 from client.participant import Participant, Resting
 from client.renewal import Renewal
 from client.settings import Conditions, HostSettings
-from client.study_terms import SharedRoster, StudyAcceptance, StudyTerms
+from client.study_terms import HostProcess, SharedRoster, StudyAcceptance, StudyTerms
 from client.training import LocalTraining, failure_summary
 from client.unreachable import (
     ANSWERED,
@@ -167,10 +167,12 @@ class ParticipantHost:
         names = {identity.public: name for identity, (_, name) in zip(identities, held, strict=True)}
         if keep_roster is None:
             keep_roster = SharedRoster.of if len(identities) > 1 else lambda roster: roster
-        self._study = StudyAcceptance(settings, journal, executor, task=task, data_names=names, keep_roster=keep_roster)
+        process = HostProcess(settings, journal, executor, names)
+        self._study = StudyAcceptance(process, task, keep_roster)
         self._participants = [
             Participant(
                 identity,
+                process,
                 self._study,
                 LocalTraining(task, examples, trainer or executor, log.bind(participant=identity.public.hex()[:8])),
                 may_begin=self._gate.is_open,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,21 @@ MINUTES: Final = 24 * 60
 _WINDOW: Final = re.compile(r"(\d{2}):([0-5]\d)-(\d{2}):([0-5]\d)", re.ASCII)
 
 
-def parse_window(text: str) -> tuple[int, int]:
-    """``HH:MM-HH:MM`` as minutes after midnight: the first, 0 to 1439, and the end, 1 to 1440; 24:00 ends a day.
+class Window(NamedTuple):
+    """From ``start`` to before ``end``, in minutes after midnight; over midnight where end < start."""
 
-    Raises ValueError for another form or time, or an empty window.
-    """
+    start: int  # 0 to 1439
+    end: int  # 1 to 1440
+
+    def holds(self, minute: int) -> bool:
+        """Whether a minute of the day, 0 to 1439, lies within."""
+        if self.start < self.end:
+            return self.start <= minute < self.end
+        return minute >= self.start or minute < self.end
+
+
+def parse_window(text: str) -> Window:
+    """``HH:MM-HH:MM``; 24:00 ends a day. Raises ValueError for another form or time, or an empty window."""
     found = _WINDOW.fullmatch(text)
     if found is None:
         raise ValueError("must read HH:MM-HH:MM, such as 22:00-06:00")
@@ -171,12 +181,9 @@ def parse_window(text: str) -> tuple[int, int]:
         raise ValueError("must hold times of day from 00:00 to 24:00, such as 22:00-06:00")
     if start == end:
         raise ValueError("must not be empty: 00:00-24:00 is the whole day")
-    return start, end or MINUTES
+    return Window(start, end or MINUTES)
 
 
 def within(windows: Iterable[str], minute: int) -> bool:
-    """Whether a minute of the day, 0 to 1439, lies in one of the windows; over midnight where one ends first."""
-    return any(
-        start <= minute < end if start < end else minute >= start or minute < end
-        for start, end in map(parse_window, windows)
-    )
+    """Whether a minute of the day, 0 to 1439, lies in one of the windows."""
+    return any(parse_window(text).holds(minute) for text in windows)

@@ -50,30 +50,31 @@ class StudyTerms:
     roster_sha256: bytes
 
 
+@dataclass(frozen=True)
+class HostProcess:
+    """What all participants of a process use.
+
+    Attributes:
+        executor: for the protocol's arithmetic, so that the event loop stays free.
+        data_names: identity -> its data's name in the ledger; see `client.held_data`.
+    """
+
+    settings: HostSettings
+    journal: ClientJournal
+    executor: Executor
+    data_names: Mapping[bytes, str]
+
+
 class StudyAcceptance:
-    """Accepts a study and its rosters for all participants of a process, and holds what they have in common.
+    """Accepts a study and its rosters for all participants of a process, and holds the model of a round for them.
 
     Attributes: terms: None before the first session; lines: reports the end of each attempt.
     """
 
-    def __init__(
-        self,
-        settings: HostSettings,
-        journal: ClientJournal,
-        executor: Executor,
-        *,
-        task: Task,
-        data_names: Mapping[bytes, str],
-        keep_roster: Callable[[Roster], Roster],
-    ) -> None:
-        """
-        Args:
-            executor: for the protocol's arithmetic, so that the event loop stays free.
-            data_names: identity -> its data's name in the ledger; see `client.held_data`.
-            keep_roster: replaces a verified roster by the object to hold.
-        """
-        self.settings, self.journal, self.executor = settings, journal, executor
-        self._task, self.data_names, self._keep_roster = task, data_names, keep_roster
+    def __init__(self, process: HostProcess, task: Task, keep_roster: Callable[[Roster], Roster]) -> None:
+        """``keep_roster``: replaces a verified roster by the object to hold."""
+        self._settings, self._journal, self._executor = process.settings, process.journal, process.executor
+        self._data_names, self._task, self._keep_roster = process.data_names, task, keep_roster
         self.terms: StudyTerms | None = None
         self.lines = RoundLines(self.spent)
         self._accepting, self._fetching = asyncio.Lock(), asyncio.Lock()
@@ -97,7 +98,7 @@ class StudyAcceptance:
             if len(model) < largest:
                 loop = asyncio.get_running_loop()
                 with contextlib.suppress(ValueError):
-                    model = await loop.run_in_executor(self.executor, apply_step, before, model, dim, rule)
+                    model = await loop.run_in_executor(self._executor, apply_step, before, model, dim, rule)
             if hashlib.sha256(model).digest() == sha256:
                 return model
             log.warning("the step to the round's model makes another one: the whole model is fetched")
@@ -115,9 +116,9 @@ class StudyAcceptance:
             if terms is not None and (terms.study_sha256, terms.roster_sha256) == (study_sha256, roster_sha256):
                 return terms
             try:
-                check_agreed(self.settings, study_sha256)  # first: the policy may allow more
+                check_agreed(self._settings, study_sha256)  # first: the policy may allow more
                 document = _read_document(await session.download(study_sha256, LARGEST_DOCUMENT))
-                check_study(self.settings, document, study_sha256, self.journal.ledger.totals)
+                check_study(self._settings, document, study_sha256, self._journal.ledger.totals)
                 self._check_data(study_sha256)
                 if document.plan.dim != self._task.dim:
                     raise InvalidStudy(f"the plan is for {document.plan.dim} values, the task has {self._task.dim}")
@@ -129,7 +130,7 @@ class StudyAcceptance:
             except PolicyRefusal as error:
                 raise InputFailure(f"refused by this host's policy: {error}") from error
             except ValueError as error:  # InvalidRoster and InvalidStudy among them
-                raise InputFailure(f"{self.settings.coordinator.address}: {error}") from error
+                raise InputFailure(f"{self._settings.coordinator.address}: {error}") from error
             _log_accepted(document, study_sha256, roster)
             self.terms = StudyTerms(document, roster, study_sha256, roster_sha256)
             return self.terms
@@ -163,8 +164,8 @@ class StudyAcceptance:
         # Bounded by the plan: otherwise a malicious coordinator could fill this process's memory.
         most = (1 << 16) + ROSTER_BYTES * LARGEST_GROWTH * max(plan.clients, plan.population)
         data = await session.download(sha256, most)
-        public = self.settings.study.authority_public_key_bytes
-        roster = await asyncio.get_running_loop().run_in_executor(self.executor, verify_roster, data, public)
+        public = self._settings.study.authority_public_key_bytes
+        roster = await asyncio.get_running_loop().run_in_executor(self._executor, verify_roster, data, public)
         if roster.study != document.study:
             raise InvalidRoster(f"the roster is that of another study, {roster.study!r}")
         if roster.terms != study_sha256:
@@ -173,13 +174,13 @@ class StudyAcceptance:
                 f"{roster.terms.hex()}, the coordinator shows {study_sha256.hex()}"
             )
         check_roster_fits(plan, roster)
-        check_roster(self.settings, document, roster)
-        seen = self.journal.seen(document.study)
+        check_roster(self._settings, document, roster)
+        seen = self._journal.seen(document.study)
         heads: tuple[RosterHead, ...] = ()
         if 0 < seen[0] < roster.version and roster.previous != seen[1]:
             heads = read_history(await session.history(seen[0]))
-        agreed = self.settings.study.sha256 == study_sha256.hex()
-        await self.journal.accept_study(study_sha256, roster, heads, agreed=agreed)
+        agreed = self._settings.study.sha256 == study_sha256.hex()
+        await self._journal.accept_study(study_sha256, roster, heads, agreed=agreed)
         return self._keep_roster(roster)
 
     async def check_newest(self, terms: StudyTerms, statement: bytes) -> bytes:
@@ -187,20 +188,20 @@ class StudyAcceptance:
 
         Raises InvalidRoster: it isn't, by this machine's clock and all statements that were seen before.
         """
-        valid_s, public = terms.document.roster_valid_s, self.settings.study.authority_public_key_bytes
+        valid_s, public = terms.document.roster_valid_s, self._settings.study.authority_public_key_bytes
         if not valid_s:
             return b""
         newest = self._newest
         if newest is None or newest[0] != statement:
             newest = self._newest = statement, verify_newest(statement, public)
-        newest[1].check(terms.roster, valid_s, time.time(), self.journal.stated(terms.document.study))
-        await self.journal.note_statement(newest[1])
+        newest[1].check(terms.roster, valid_s, time.time(), self._journal.stated(terms.document.study))
+        await self._journal.note_statement(newest[1])
         return statement
 
     def _check_data(self, study_sha256: bytes) -> None:
         """Raises ValueError if an identity has other data than the ledger charged it for in this study."""
-        study = self.journal.ledger.totals.studies.get(study_sha256.hex())
-        for identity, name in self.data_names.items():
+        study = self._journal.ledger.totals.studies.get(study_sha256.hex())
+        for identity, name in self._data_names.items():
             spent = None if study is None else study.spent.get(identity.hex())
             if spent is not None and spent.data != name:
                 raise ValueError(
@@ -210,11 +211,11 @@ class StudyAcceptance:
 
     def spent(self) -> dict[str, float]:
         """The epsilon spent on this process's data in this study, and its limit, the lower of plan and policy."""
-        study = None if self.terms is None else self.journal.ledger.totals.studies.get(self.terms.study_sha256.hex())
+        study = None if self.terms is None else self._journal.ledger.totals.studies.get(self.terms.study_sha256.hex())
         if self.terms is None or study is None:
             return {}
-        most = max(study.epsilon_of_data(name) for name in self.data_names.values())
-        limit = min(self.settings.policy.max_epsilon, self.terms.document.plan.budget_coordinator)
+        most = max(study.epsilon_of_data(name) for name in self._data_names.values())
+        limit = min(self._settings.policy.max_epsilon, self.terms.document.plan.budget_coordinator)
         return {"epsilon": round(most, 3), "max_epsilon": limit}
 
 

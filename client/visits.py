@@ -33,7 +33,7 @@ from client.participant import Participant
 from client.resuming import COUNTED
 from client.saved_phases import STATES_FILE, SavedPhases, SpentState
 from client.settings import HostSettings
-from client.study_terms import StudyAcceptance, StudyTerms
+from client.study_terms import HostProcess, StudyAcceptance, StudyTerms
 from client.training import Contribution, LocalTraining
 from learning.datasets import Dataset
 from learning.options import OptionError
@@ -244,10 +244,11 @@ class Visitor(Participant):
             raise InputFailure(f"[task]: {error}") from error
         task.train = train
         names = {identity.public: identity_data_name(identity.public)}
-        study = StudyAcceptance(settings, journal, executor, task=task, data_names=names, keep_roster=lambda one: one)
+        process = HostProcess(settings, journal, executor, names)
+        study = StudyAcceptance(process, task, lambda roster: roster)
         log = structlog.get_logger().bind(participant=identity.public.hex()[:8])
         training = LocalTraining(task, _ONE_EXAMPLE, _Trainer(), log, _remembered(home.trainings))
-        super().__init__(identity, study, training, behaviour=behaviour)
+        super().__init__(identity, process, study, training, behaviour=behaviour)
         self._states, self._trainings = states, home.trainings
         self._config: RoundConfig | None = None  # of the attempt under way
 

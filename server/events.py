@@ -239,14 +239,14 @@ class ParticipantSetAside(Event, kind="participant_set_aside"):
 class SurvivorsFrozen(AttemptEvent, kind="survivors_frozen"):
     """The sets of the attempt are fixed and its charge is written; the sum can be opened."""
 
-    u1: int  # sizes of the sets of the protocol
-    u2: int
-    u3: int
+    u1: int  # sizes of the sets of the protocol: participants whose keys were advertised
+    u2: int  # that dealt their shares
+    u3: int  # whose vectors were received
     h: int  # u3 less the colluders that the plan assumes
-    epsilon_coordinator: float  # spent, this charge included
-    epsilon_released: float
-    ledger_rows: int = 0  # number and hash of the ledger's last row
-    ledger_head: str = ""
+    epsilon_coordinator: float  # spent against the coordinator, this charge included
+    epsilon_released: float  # spent against readers of the released models, this charge included
+    ledger_rows: int = 0  # number of the ledger's last row
+    ledger_head: str = ""  # hash of that row, hexadecimal
 
 
 class RoundCompleted(AttemptEvent, kind="round_completed"):
@@ -260,20 +260,20 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
         figures: what else an evaluation says, by name, such as the errors of a regression in the label's unit.
     """
 
-    u1: int = 0  # sizes of the sets of the protocol; u3 are in the sum
-    u2: int = 0
-    u3: int = 0
-    u4: int = 0
-    u5: int = 0
+    u1: int = 0  # sizes of the sets of the protocol: participants whose keys were advertised
+    u2: int = 0  # that dealt their shares
+    u3: int = 0  # in the sum
+    u4: int = 0  # that signed the survivors
+    u5: int = 0  # that revealed shares
     dropouts: int = 0  # participants that left the attempt
     key_to_sum_s: float = 0.0  # from the first public key to the open sum
     phase_seconds: Mapping[str, float] = field(default_factory=dict)  # by phase
     phase_cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     upload_bytes: int = 0  # mean of a participant, protobuf framing included, TLS not
-    download_bytes: int = 0
+    download_bytes: int = 0  # likewise
     vector_bytes: int = 0  # of the masked vector alone
     accuracy: float | None = None  # on the coordinator's own data; None where there is no model to judge
-    loss: float | None = None
+    loss: float | None = None  # likewise
     reported: Mapping[str, float] = field(default_factory=dict)
     released: Mapping[str, Any] = field(default_factory=dict)  # the statistic so far; empty where a model is learnt
     survivors: tuple[int, ...] = ()  # numbers of those in the sum
@@ -281,16 +281,16 @@ class RoundCompleted(AttemptEvent, kind="round_completed"):
     below_clip: tuple[float, ...] = ()  # estimated share of norms within the clip, by layer; empty unless clips adapt
     sum_sha256: str | None = None  # of the sum, hexadecimal; None where it holds no noise
     seconds: float = 0.0  # of the attempt, from the model's serialisation to the next model on disk
-    epsilon_coordinator: float = 0.0  # spent so far
-    epsilon_released: float = 0.0
+    epsilon_coordinator: float = 0.0  # spent so far against the coordinator
+    epsilon_released: float = 0.0  # spent so far against readers of the released models
     coordinator_rss_mb: float = 0.0  # resident memory, in 10^6 bytes
     next_clips: tuple[float, ...] = ()  # of the next round; empty where an older coordinator didn't record them
     wrapped_share: float | None = None  # estimated share of the sum's values that wrapped around; None for short sums
     loop_lag_ms: Mapping[str, float] = field(default_factory=dict)
-    ledger_rows: int = 0  # number and hash of the ledger's last row
-    ledger_head: str = ""
-    coordinator_files: int = 0  # open files, and tasks of the event loop
-    coordinator_tasks: int = 0
+    ledger_rows: int = 0  # number of the ledger's last row
+    ledger_head: str = ""  # hash of that row, hexadecimal
+    coordinator_files: int = 0  # open files
+    coordinator_tasks: int = 0  # tasks of the event loop
     figures: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -217,9 +217,9 @@ class HttpPort:
 
     def _read(self) -> None:
         self.metrics.read(
-            ready=float(not self.unready()),
-            storage_writable=float(self._journal is None or self._journal.failure is None),
-            enrolment_requests_waiting=0 if self._enrolment is None else self._enrolment.waiting,
+            sordino_ready=float(not self.unready()),
+            sordino_storage_writable=float(self._journal is None or self._journal.failure is None),
+            sordino_enrolment_requests_waiting=0 if self._enrolment is None else self._enrolment.waiting,
         )
 
     # ------------------------------------------------------------ in the thread

@@ -45,70 +45,73 @@ class Reading:
     state: str = ""
 
 
-# By name without "sordino_": what is set or counted as events come, with its labels.
+# By name: what is set or counted as events come, with its labels.
 _SET: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "study_info": ("1; what is computed, and how.", ("study", "task", "mechanism")),
-    "rounds_planned": ("Rounds of the whole study.", ()),
-    "last_round_completed_timestamp_seconds": ("When the last round was completed; 0 before the first.", ()),
-    "round_pause_seconds": ("Configured pause between rounds.", ()),
-    "attempt_longest_seconds": ("All deadlines of an attempt together, the wait for participants included.", ()),
-    "plan_participants": ("Participants of a round that the plan is for.", ()),
-    "plan_quorum": ("Fewest participants that may begin a round.", ()),
-    "plan_min_survivors": ("Fewest participants in a sum.", ()),
-    "tls_certificate_expiry_timestamp_seconds": ("When the coordinator's TLS certificate ends.", ()),
-    "attempt_event_loop_lag_seconds": (
+    "sordino_study_info": ("1; what is computed, and how.", ("study", "task", "mechanism")),
+    "sordino_rounds_planned": ("Rounds of the whole study.", ()),
+    "sordino_last_round_completed_timestamp_seconds": ("When the last round was completed; 0 before the first.", ()),
+    "sordino_round_pause_seconds": ("Configured pause between rounds.", ()),
+    "sordino_attempt_longest_seconds": (
+        "All deadlines of an attempt together, the wait for participants included.",
+        (),
+    ),
+    "sordino_plan_participants": ("Participants of a round that the plan is for.", ()),
+    "sordino_plan_quorum": ("Fewest participants that may begin a round.", ()),
+    "sordino_plan_min_survivors": ("Fewest participants in a sum.", ()),
+    "sordino_tls_certificate_expiry_timestamp_seconds": ("When the coordinator's TLS certificate ends.", ()),
+    "sordino_attempt_event_loop_lag_seconds": (
         "Lateness of the event loop in the last attempt, or while it waited in vain for participants.",
         ("statistic",),
     ),
-    "epsilon_spent": ("Privacy loss so far, by who is to learn little.", ("reader",)),
-    "epsilon_budget": ("At which the study ends.", ("reader",)),
-    "epsilon_left": ("Budget less what is spent.", ("reader",)),
-    "delta": ("Of differential privacy, for both epsilons.", ()),
-    "ledger_rows": ("Charges on the coordinator's ledger.", ()),
-    "round_upload_bytes": ("Mean upload of a participant in the last completed round.", ()),
-    "round_download_bytes": ("Mean download of a participant in the last completed round.", ()),
+    "sordino_epsilon_spent": ("Privacy loss so far, by who is to learn little.", ("reader",)),
+    "sordino_epsilon_budget": ("At which the study ends.", ("reader",)),
+    "sordino_epsilon_left": ("Budget less what is spent.", ("reader",)),
+    "sordino_delta": ("Of differential privacy, for both epsilons.", ()),
+    "sordino_ledger_rows": ("Charges on the coordinator's ledger.", ()),
+    "sordino_round_upload_bytes": ("Mean upload of a participant in the last completed round.", ()),
+    "sordino_round_download_bytes": ("Mean download of a participant in the last completed round.", ()),
 }
 _COUNTED: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "rounds_completed": ("Rounds completed since the study began.", ()),
-    "attempts_aborted": ("Attempts that ended without a sum, since this process began.", ("phase", "reason")),
-    "dropouts": ("Participants that left an attempt.", ("phase", "reason")),
-    "sessions_lost": ("Sessions that ended.", ("reason",)),
-    "sessions_opened": ("Sessions that were opened.", ()),
-    "participants_excluded": ("Participants that sent what no honest one sends, and aren't invited again.", ()),
-    "participants_set_aside": ("Participants set aside because they or others cheated.", ()),
+    "sordino_rounds_completed": ("Rounds completed since the study began.", ()),
+    "sordino_attempts_aborted": ("Attempts that ended without a sum, since this process began.", ("phase", "reason")),
+    "sordino_dropouts": ("Participants that left an attempt.", ("phase", "reason")),
+    "sordino_sessions_lost": ("Sessions that ended.", ("reason",)),
+    "sordino_sessions_opened": ("Sessions that were opened.", ()),
+    "sordino_participants_excluded": ("Participants that sent what no honest one sends, and aren't invited again.", ()),
+    "sordino_participants_set_aside": ("Participants set aside because they or others cheated.", ()),
 }
 # Likewise, of what is read when metrics are asked for.
 _COUNTERS: Final = {
-    "received_control_bytes": "Control messages received on the session port.",
-    "received_vector_bytes": "Uploaded vectors received, refused ones and broken ones too.",
-    "sent_control_bytes": "Control messages sent on the session port.",
-    "sent_document_bytes": "Models, rosters and study documents sent.",
-    "calls_refused": "Calls to the session port that were refused.",
-    "gateways_replaced": "Gateways that failed, and in whose place others started.",
+    "sordino_received_control_bytes": "Control messages received on the session port.",
+    "sordino_received_vector_bytes": "Uploaded vectors received, refused ones and broken ones too.",
+    "sordino_sent_control_bytes": "Control messages sent on the session port.",
+    "sordino_sent_document_bytes": "Models, rosters and study documents sent.",
+    "sordino_calls_refused": "Calls to the session port that were refused.",
+    "sordino_gateways_replaced": "Gateways that failed, and in whose place others started.",
 }
 _OF_LAST_ROUND: Final = {  # with the field of its event
-    "model_accuracy_ratio": ("Accuracy after the last round, on the coordinator's data.", "accuracy"),
-    "model_loss": ("Loss after the last round, on the coordinator's data.", "loss"),
-    "wrapped_ratio": ("Estimated share of the last sum's values that wrapped around.", "wrapped_share"),
+    "sordino_model_accuracy_ratio": ("Accuracy after the last round, on the coordinator's data.", "accuracy"),
+    "sordino_model_loss": ("Loss after the last round, on the coordinator's data.", "loss"),
+    "sordino_wrapped_ratio": ("Estimated share of the last sum's values that wrapped around.", "wrapped_share"),
 }
 _STAGE: Final = {
-    "ready": "1 while the study runs and can be written down, as /readyz says.",
-    "storage_writable": "0 while the journal can't be written.",
+    "sordino_ready": "1 while the study runs and can be written down, as /readyz says.",
+    "sordino_storage_writable": "0 while the journal can't be written.",
 }
 _GAUGES: Final = {
-    "round": "Round under way or last attempted; 0 before the first.",
-    "attempt": "Attempt of that round.",
-    "participants_needed": "Participants that the wait or the phase under way needs to go on; 0 in between.",
-    "attempt_cohort": "Participants with which the attempt under way began, or the last one.",
-    "attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
-    "sessions_open": "Open sessions.",
-    "gateways_up": "Gateways that hold sessions; 0 where the coordinator does.",
-    "gateway_memory_bytes": "Resident memory of the largest gateway.",
-    "gateway_sessions": "Open sessions of the gateway that has most.",
-    "roster_version": "Version of the roster in use.",
-    "roster_statement_expiry_timestamp_seconds": "When the statement that it is the newest ends; else +Inf.",
-    "enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
-    "event_loop_lag_recent_seconds": "The latest that the event loop came to a timer within the last minute.",
+    "sordino_round": "Round under way or last attempted; 0 before the first.",
+    "sordino_attempt": "Attempt of that round.",
+    "sordino_participants_needed": "Participants that the wait or the phase under way needs to go on; 0 in between.",
+    "sordino_attempt_cohort": "Participants with which the attempt under way began, or the last one.",
+    "sordino_attempt_remaining": "Of them, those who haven't left; where too few connected, how many did.",
+    "sordino_sessions_open": "Open sessions.",
+    "sordino_gateways_up": "Gateways that hold sessions; 0 where the coordinator does.",
+    "sordino_gateway_memory_bytes": "Resident memory of the largest gateway.",
+    "sordino_gateway_sessions": "Open sessions of the gateway that has most.",
+    "sordino_roster_version": "Version of the roster in use.",
+    "sordino_roster_statement_expiry_timestamp_seconds": "When the statement that it is the newest ends; else +Inf.",
+    "sordino_enrolment_requests_waiting": "Requests that the authority hasn't answered yet.",
+    "sordino_event_loop_lag_recent_seconds": "The latest that the event loop came to a timer within the last minute.",
 }
 
 
@@ -143,12 +146,9 @@ class StudyMetrics:
 
     def _declare(self, registry: CollectorRegistry) -> None:
         """What is folded from events. Each series of the counters is there from the beginning, at 0."""
-        self._gauges = {
-            name: Gauge(f"sordino_{name}", text, labels, registry=registry) for name, (text, labels) in _SET.items()
-        }
+        self._gauges = {name: Gauge(name, text, labels, registry=registry) for name, (text, labels) in _SET.items()}
         self._counters = {
-            name: Counter(f"sordino_{name}", text, labels, registry=registry)
-            for name, (text, labels) in _COUNTED.items()
+            name: Counter(name, text, labels, registry=registry) for name, (text, labels) in _COUNTED.items()
         }
         name = "sordino_round_duration_seconds"
         text = "Of completed attempts, from the model's serialisation to the next model on disk."
@@ -158,12 +158,12 @@ class StudyMetrics:
         for phase in PHASES:
             self._phase_seconds.labels(phase)
             for reason in DROPOUTS:
-                self._counters["dropouts"].labels(phase, reason)
+                self._counters["sordino_dropouts"].labels(phase, reason)
         for phase in (CONNECTING, *PHASES):
             for reason in ABORTS:
-                self._counters["attempts_aborted"].labels(phase, reason)
+                self._counters["sordino_attempts_aborted"].labels(phase, reason)
         for reason in DROPOUTS:
-            self._counters["sessions_lost"].labels(reason)
+            self._counters["sordino_sessions_lost"].labels(reason)
 
     # ------------------------------------------------------------ what happens
 
@@ -173,27 +173,29 @@ class StudyMetrics:
         To be called before anything runs in the study's own thread.
         """
         plan, deadlines = study.terms.plan, self._configuration.deadlines
-        self._gauges["study_info"].labels(study.terms.study, study.terms.task, plan.mechanism).set(1)
+        self._gauges["sordino_study_info"].labels(study.terms.study, study.terms.task, plan.mechanism).set(1)
         for name, value in {
-            "rounds_planned": plan.rounds,
-            "round_pause_seconds": self._configuration.study.pause_s,
-            "attempt_longest_seconds": sum(deadlines.model_dump(exclude={"resume_s"}).values()),
-            "plan_participants": plan.clients,
-            "plan_quorum": plan.quorum,
-            "plan_min_survivors": plan.min_survivors,
-            "tls_certificate_expiry_timestamp_seconds": _expiry(self._configuration.coordinator.tls_certificate),
-            "delta": plan.delta,
-            "ledger_rows": journal.ledger.head.rows,
+            "sordino_rounds_planned": plan.rounds,
+            "sordino_round_pause_seconds": self._configuration.study.pause_s,
+            "sordino_attempt_longest_seconds": sum(deadlines.model_dump(exclude={"resume_s"}).values()),
+            "sordino_plan_participants": plan.clients,
+            "sordino_plan_quorum": plan.quorum,
+            "sordino_plan_min_survivors": plan.min_survivors,
+            "sordino_tls_certificate_expiry_timestamp_seconds": _expiry(
+                self._configuration.coordinator.tls_certificate
+            ),
+            "sordino_delta": plan.delta,
+            "sordino_ledger_rows": journal.ledger.head.rows,
         }.items():
             self._gauges[name].set(value)
         self._budgets = dict(zip(READERS, (plan.budget_coordinator, plan.budget_released), strict=True))
         for reader, budget in self._budgets.items():
-            self._gauges["epsilon_budget"].labels(reader).set(budget)
+            self._gauges["sordino_epsilon_budget"].labels(reader).set(budget)
         self._spend(*study.charges.epsilons().values())
         last = journal.last_round()
         if last is not None:
             self.view.round = last[0].round
-            self._counters["rounds_completed"].inc(last[0].round)
+            self._counters["sordino_rounds_completed"].inc(last[0].round)
             self._learnt(last[0])
         self._live = lambda: _live(study)
         self.knows_study = True
@@ -202,43 +204,43 @@ class StudyMetrics:
         self.view.apply(event)
         match event:
             case events.ParticipantConnected():
-                self._counters["sessions_opened"].inc()
+                self._counters["sordino_sessions_opened"].inc()
             case events.ParticipantLost():
-                self._counters["sessions_lost"].labels(class_of_dropout(event.reason)).inc()
+                self._counters["sordino_sessions_lost"].labels(class_of_dropout(event.reason)).inc()
             case events.ParticipantExcluded():
-                self._counters["participants_excluded"].inc()
+                self._counters["sordino_participants_excluded"].inc()
             case events.ParticipantSetAside():
-                self._counters["participants_set_aside"].inc()
+                self._counters["sordino_participants_set_aside"].inc()
             case events.ParticipantDropped() if event.phase in PHASES:
-                self._counters["dropouts"].labels(event.phase, class_of_dropout(event.reason)).inc()
+                self._counters["sordino_dropouts"].labels(event.phase, class_of_dropout(event.reason)).inc()
             case events.PhaseEnded() if event.phase in PHASES:
                 self._phase_seconds.labels(event.phase).observe(event.seconds)
             case events.AttemptAborted() if event.phase in (CONNECTING, *PHASES):
-                self._counters["attempts_aborted"].labels(event.phase, class_of_abort(event.reason)).inc()
+                self._counters["sordino_attempts_aborted"].labels(event.phase, class_of_abort(event.reason)).inc()
                 self._late(event.loop_lag_ms)
             case events.SurvivorsFrozen():
                 self._spend(event.epsilon_coordinator, event.epsilon_released)
-                self._gauges["ledger_rows"].set(event.ledger_rows)
+                self._gauges["sordino_ledger_rows"].set(event.ledger_rows)
             case events.RoundCompleted():
-                self._counters["rounds_completed"].inc()
+                self._counters["sordino_rounds_completed"].inc()
                 self._round_seconds.observe(event.seconds)
                 self._learnt(event)
 
     def _spend(self, *epsilons: float) -> None:
         for reader, spent in zip(READERS, epsilons, strict=True):
-            self._gauges["epsilon_spent"].labels(reader).set(spent)
-            self._gauges["epsilon_left"].labels(reader).set(max(0.0, self._budgets[reader] - spent))
+            self._gauges["sordino_epsilon_spent"].labels(reader).set(spent)
+            self._gauges["sordino_epsilon_left"].labels(reader).set(max(0.0, self._budgets[reader] - spent))
 
     def _learnt(self, last: events.RoundCompleted) -> None:
         self._last = last
-        self._gauges["last_round_completed_timestamp_seconds"].set(last.at)
-        self._gauges["round_upload_bytes"].set(last.upload_bytes)
-        self._gauges["round_download_bytes"].set(last.download_bytes)
+        self._gauges["sordino_last_round_completed_timestamp_seconds"].set(last.at)
+        self._gauges["sordino_round_upload_bytes"].set(last.upload_bytes)
+        self._gauges["sordino_round_download_bytes"].set(last.download_bytes)
         self._late(last.loop_lag_ms)
 
     def _late(self, lag_ms: Mapping[str, float]) -> None:
         for name, late_ms in lag_ms.items():
-            self._gauges["attempt_event_loop_lag_seconds"].labels(name).set(late_ms / 1000)
+            self._gauges["sordino_attempt_event_loop_lag_seconds"].labels(name).set(late_ms / 1000)
 
     # ------------------------------------------------------------ what is shown
 
@@ -247,22 +249,22 @@ class StudyMetrics:
         view, current, live = self.view, self.view.current, dict(self._live())
         participants = {
             "roster": live.pop("participants_on_roster", 0),
-            "connected": live.get("sessions_open", 0),
+            "connected": live.get("sordino_sessions_open", 0),
             "ready": live.pop("participants_ready", 0),
             "attempt": current.remaining if current.under_way else 0,
             "waited_for": view.wait.missing,
         }
         counts = {
-            "round": view.round,
-            "attempt": view.attempt,
-            "participants_needed": view.wait.needed,
-            "attempt_cohort": current.cohort,
-            "attempt_remaining": current.remaining,
+            "sordino_round": view.round,
+            "sordino_attempt": view.attempt,
+            "sordino_participants_needed": view.wait.needed,
+            "sordino_attempt_cohort": current.cohort,
+            "sordino_attempt_remaining": current.remaining,
         }
         self._reading = Reading(participants, {**counts, **live, **more}, view.state)
 
     def connected(self) -> int:
-        return int(self._live().get("sessions_open", 0))
+        return int(self._live().get("sordino_sessions_open", 0))
 
     def render(self) -> bytes:
         """All of it in Prometheus's text format, as `read` found it."""
@@ -274,32 +276,32 @@ class StudyMetrics:
         for name, text in _STAGE.items():
             yield _gauge(name, text, counts.get(name, 0))
         phases = {state: float(state == now) for state in STATES}
-        yield _gauge("phase", "1 for what the study does now, 0 for the rest.", phase=phases)
+        yield _gauge("sordino_phase", "1 for what the study does now, 0 for the rest.", phase=phases)
 
     def _scraped(self) -> Iterator[Metric]:
         """What no event tells."""
         counts = self._reading.counts
         for name, text in _COUNTERS.items():
-            yield CounterMetricFamily(f"sordino_{name}", text, counts.get(name, 0))
+            yield CounterMetricFamily(name, text, counts.get(name, 0))
         for name, text in _GAUGES.items():
             yield _gauge(name, text, counts.get(name, 0))
-        yield _gauge("participants", "Participants by what they are.", state=self._reading.participants)
+        yield _gauge("sordino_participants", "Participants by what they are.", state=self._reading.participants)
         # Of the last round. Without a value until there is one: what isn't evaluated has no accuracy of 0.
         for name, (text, of_event) in _OF_LAST_ROUND.items():
             value = getattr(self._last, of_event, None)
             yield _gauge(name, text, value if value is not None and math.isfinite(value) else None)
         reported = {} if self._last is None else self._last.reported
-        yield _gauge("model_reported", "Of the model before the last round, by participants.", figure=reported)
+        yield _gauge("sordino_model_reported", "Of the model before the last round, by participants.", figure=reported)
         free = None
         with suppress(OSError):
             disk = os.statvfs(self._configuration.coordinator.state.parent)
             free = disk.f_bavail * disk.f_frsize
-        yield _gauge("state_free_bytes", "Room on the disk that holds the journal.", free)
+        yield _gauge("sordino_state_free_bytes", "Room on the disk that holds the journal.", free)
 
 
 def _gauge(name: str, text: str, value: float | None = None, **labelled: Mapping[str, float]) -> Metric:
     """One with a value, with none, or with a value for each value of its one label."""
-    family = GaugeMetricFamily(f"sordino_{name}", text, value, labels=list(labelled) or None)
+    family = GaugeMetricFamily(name, text, value, labels=list(labelled) or None)
     for values in labelled.values():
         for one, count in values.items():
             family.add_metric([one], count)
@@ -319,15 +321,15 @@ def _live(study: Study) -> dict[str, float]:
     return {
         "participants_on_roster": len(study.roster),
         "participants_ready": len(study.sessions.ready()),
-        "sessions_open": len(study.sessions),
-        "roster_version": study.roster_version,
-        "roster_statement_expiry_timestamp_seconds": study.roster_in_use.stated()[1],
-        "received_control_bytes": traffic.control_received,
-        "received_vector_bytes": traffic.vectors_received,
-        "sent_control_bytes": traffic.control_sent,
-        "sent_document_bytes": traffic.documents_sent,
-        "calls_refused": study.sessions.refused_calls.count,
-        "event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
+        "sordino_sessions_open": len(study.sessions),
+        "sordino_roster_version": study.roster_version,
+        "sordino_roster_statement_expiry_timestamp_seconds": study.roster_in_use.stated()[1],
+        "sordino_received_control_bytes": traffic.control_received,
+        "sordino_received_vector_bytes": traffic.vectors_received,
+        "sordino_sent_control_bytes": traffic.control_sent,
+        "sordino_sent_document_bytes": traffic.documents_sent,
+        "sordino_calls_refused": study.sessions.refused_calls.count,
+        "sordino_event_loop_lag_recent_seconds": study.loop_lag.recent_s(),
         **({} if study.sessions.elsewhere is None else study.sessions.elsewhere.figures()),
     }
 

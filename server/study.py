@@ -431,9 +431,16 @@ class Study:
             completed = await attempt.run()
         except AttemptFailed as error:
             await self._journal.end_attempt(config.round, config.attempt, f"aborted: {error}")
-            counts = {"received": error.received, "needed": error.needed}
-            why: dict[str, Any] = {"phase": error.phase, "reason": error.reason, **counts}
-            self._emit(AttemptAborted(**attempt.number, **why, loop_lag_ms=self.loop_lag.figures()))
+            self._emit(
+                AttemptAborted(
+                    **attempt.number,
+                    phase=error.phase,
+                    reason=error.reason,
+                    received=error.received,
+                    needed=error.needed,
+                    loop_lag_ms=self.loop_lag.figures(),
+                )
+            )
             aborted = f"aborted: {error.phase}"
         finally:
             self._attempt = None  # a participant that returns from here on hears at once that it is over

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -203,6 +204,20 @@ def spent_in(ledger: Path | None) -> Totals:
         raise InputFailure(f"--ledger: {error}. {_NOTHING}") from None
 
 
+@contextmanager
+def refused_values() -> Iterator[None]:
+    """Raises InputFailure for a value that a model of host.toml, or of one of its tables, refuses."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fields = HostConfiguration.model_fields.items()
+        table = [name for name, one in fields if getattr(one.annotation, "__name__", "") == error.title]
+        where = ".".join(map(str, (*table, *first["loc"])))
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise InputFailure(f"{where}{': ' if where else ''}{message}. Change the option that it comes from.") from None
+
+
 def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: Look, totals: Totals) -> None:
     """Check the study against the text of the new host.toml, and the policy of --policy with its file.
 
@@ -214,14 +229,10 @@ def check_host(text: str, file: Path | None, policy: PolicyTable | None, seen: L
     if policy is not None and file is not None:
         check_accepts(file, policy, seen, nothing=_NOTHING, totals=totals)
         content["policy"] = policy.model_dump(exclude_none=True)
-    try:
+    with refused_values():
         settings = HostConfiguration(**content).settings()
+    try:
         check_study(settings, seen.document, seen.study_sha256, totals)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) + ": " if first["loc"] else ""
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise InputFailure(f"{where}{message}. Change the option that it comes from.") from None
     except PolicyRefusal as error:
         raise InputFailure(f"your policy refuses this study ({error}). {_NOTHING}") from None
 

@@ -95,21 +95,39 @@ def default_home(study: str) -> Path:
     raise InputFailure(f"{study}, and every name like it, is taken here: name a folder with --home.")
 
 
-def make_home(home: Path, public: Mapping[str | Path, bytes], secret: Mapping[Path, bytes]) -> JoinedHome:
+def make_home(
+    home: Path,
+    *,
+    host_toml: str,
+    policy_file: bytes | None,
+    ca: bytes,
+    card: bytes,
+    terms: bytes,
+    request: bytes,
+    identity_key: bytes,
+    tls_key: bytes,
+) -> JoinedHome:
     """Write the folder, new or empty; durable when this returns, and after any error there is none.
 
-    ``public``, ``secret``: contents by file; both keys are PEM.
-
-    Raises InputFailure if it can't be written, or if another process made it meanwhile.
+    Keys are PEM. Raises InputFailure if it can't be written, or if another process made it meanwhile.
     """
+    public: dict[str | Path, bytes] = {
+        HOST_FILE: host_toml.encode(),
+        "ca.pem": ca,
+        CARD_FILE: card,
+        TERMS_FILE: terms,
+        REQUEST_FILE: request,
+        ".gitignore": b"*\n",  # keys must never be committed, wherever the folder lies
+    }
+    if policy_file is not None:
+        public[POLICY_FILE] = policy_file
     path = home.absolute()
     try:
         with whole_folder(path) as work:
-            for file, pem in secret.items():
-                write_key_file(work / file, pem)
+            write_key_file(work / IDENTITY_FILE, identity_key)
+            write_key_file(work / TLS_KEY_FILE, tls_key)
             (work / "join").mkdir()
-            # Keys must never be committed, wherever the folder lies.
-            for name, content in {**public, ".gitignore": b"*\n"}.items():
+            for name, content in public.items():
                 replace_durably(work / name, content, at_once=False, mode=0o644)
             for folder in (work / "keys", work / "tls", work / "join", work):
                 sync_folder(folder)
@@ -124,7 +142,7 @@ def make_home(home: Path, public: Mapping[str | Path, bytes], secret: Mapping[Pa
             f"{path} can't be written ({reason}): nothing was sent, and no folder was made. Make room or name "
             "another folder with --home."
         ) from error
-    return _read_home(home, public[REQUEST_FILE])
+    return _read_home(home, request)
 
 
 @dataclass(frozen=True)

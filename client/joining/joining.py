@@ -31,7 +31,7 @@ from client.enrolment import (
     look,
     reach,
 )
-from client.host_file import host_toml
+from client.host_file import CoordinatorTable, HostTable, StudyTable, host_toml
 from client.joining import checks, folder
 from client.joining.description import describe_study
 from client.joining.folder import JoinedHome
@@ -183,22 +183,24 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         check_form_fits(document.task, document.task_options, held, of, planned=document.plan.dim)
     policy, policy_file = (None, None) if options.policy_file is None else checks.read_policy(options.policy_file)
     data_table, held_here = data.tables()
-    tables = {
-        "host": {"name": host, **({} if options.ledger is None else {"ledger": options.ledger.absolute()})},
-        "study": {
-            "name": study,
-            "task": document.task,
-            "authority_public_key": seen.card.authority_public.hex(),
-            "sha256": seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
-        },
-        # Without a limit: its owner stops it, or the study's end does.
-        "coordinator": {"address": seen.card.address, "enrolment": options.address, "give_up_s": 0.0},
-        "policy": checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
-        "task": document.task_options,
-        "data": data_table,
-        "participants": [{"key": str(folder.IDENTITY_FILE), **held_here}],
-    }
-    text = host_toml(_HEADER, tables)
+    ledger = {} if options.ledger is None else {"ledger": options.ledger.absolute()}
+    with checks.refused_values():
+        text = host_toml(
+            _HEADER,
+            host=HostTable(name=host, **ledger),
+            study=StudyTable(
+                name=study,
+                task=document.task,
+                authority_public_key=seen.card.authority_public.hex(),
+                sha256=seen.study_sha256.hex(),  # the document that is shown; no other is taken part in
+            ),
+            # Without a limit: its owner stops it, or the study's end does.
+            coordinator=CoordinatorTable(address=seen.card.address, enrolment=options.address, give_up_s=0.0),
+            policy=checks.accepted_plan(seen) if policy_file is None else {"file": folder.POLICY_FILE},
+            task=document.task_options,
+            data=data_table,
+            participants=[{"key": str(folder.IDENTITY_FILE), **held_here}],
+        )
     checks.check_host(text, options.policy_file, policy, seen, checks.spent_in(options.ledger))
     lines = describe_study(seen, options, home=place, host=host, data=data, held=own, width=terminal_width() - 2)
     for line in (*lines, ""):
@@ -215,16 +217,17 @@ async def _begin(options: JoinOptions, code: JoinCode, say: Say) -> JoinedHome:
         request = EnrolmentRequest("join", study, identity.public, host, make_csr(tls_key), time.time(), code.code_id)
     except InvalidRequest as error:
         raise InputFailure(f"{error}: change --name.") from None
-    public: dict[str | Path, bytes] = {
-        folder.HOST_FILE: text.encode(),
-        "ca.pem": seen.card.tls_ca,
-        folder.CARD_FILE: _card_note(seen),
-        folder.TERMS_FILE: document.to_bytes(),
-        folder.REQUEST_FILE: make_request(request, identity, code),
-        **({} if policy_file is None else {folder.POLICY_FILE: policy_file}),
-    }
-    secret = {folder.IDENTITY_FILE: private_pem(private), folder.TLS_KEY_FILE: private_pem(tls_key)}
-    made = folder.make_home(place, public, secret)
+    made = folder.make_home(
+        place,
+        host_toml=text,
+        policy_file=policy_file,
+        ca=seen.card.tls_ca,
+        card=_card_note(seen),
+        terms=document.to_bytes(),
+        request=make_request(request, identity, code),
+        identity_key=private_pem(private),
+        tls_key=private_pem(tls_key),
+    )
     options.kept()
     return made
 

@@ -51,6 +51,8 @@ MOST_CALLS: Final = 1024
 """That wait for the coordinator before participants are read on."""
 GATHER_S: Final = 0.25
 _MEMORY_S: Final = 1.0  # between two looks at the memory of the process
+_OF_VECTORS: Final = frozenset({"offer", "again", "forget", "merged"})
+"""Methods of `VectorsOfGateway` that the coordinator calls."""
 _DOCUMENTS: Final = 8  # that are held: study, roster, model, steps
 
 
@@ -253,7 +255,12 @@ class Gateway:
         self._vectors = None
 
     def vectors(self, number: int, name: str, *arguments: Any) -> None:
-        """Call a method of the vectors of an attempt, unless that is over."""
+        """Call a method of the vectors of an attempt, unless that is over.
+
+        Raises ValueError: one that the coordinator never calls.
+        """
+        if name not in _OF_VECTORS:
+            raise ValueError(f"the coordinator calls {name!r} of an attempt's vectors")
         if self._vectors is not None and self._vectors.number == number:
             getattr(self._vectors, name)(*arguments)
 

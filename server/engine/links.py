@@ -36,6 +36,8 @@ from wire.gateway_channel import Calls, FarGateway
 log = structlog.get_logger()
 
 _SAID: Final[dict[str, Any]] = {"phase_message": pb.PhaseMessage, "refusal": pb.Refusal, "session_ready": pb.Ready}
+_AT_ATTEMPT: Final = frozenset({"grant_credit", "upload_broken", "upload_failed"})
+"""Methods of an attempt that a gateway calls."""
 RESTART_S: Final = 1.0  # between a gateway's end and the start of the next in its place
 
 
@@ -210,7 +212,12 @@ class Link:
             uploads.whole.add(participant)
 
     def vector(self, number: int, who: int, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """What befell a vector that is expected at this gateway: a call of a method of the attempt."""
+        """What befell a vector that is expected at this gateway: a call of a method of the attempt.
+
+        Raises ValueError: that no gateway calls.
+        """
+        if name not in _AT_ATTEMPT:
+            raise ValueError(f"a gateway calls {name!r} of an attempt")
         if (uploads := self._of(number)) is not None and uploads.at(who) is self:
             getattr(uploads.attempt, name)(who, *arguments, **named)
 
@@ -347,10 +354,10 @@ class Gateways:
         """Of `server.sessions.Elsewhere`."""
         known = [link.known for link in self.links()]
         return {
-            "gateways_up": len(known),
-            "gateways_replaced": self.restarts,
-            "gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
-            "gateway_sessions": max((one["sessions"] for one in known), default=0),
+            "sordino_gateways_up": len(known),
+            "sordino_gateways_replaced": self.restarts,
+            "sordino_gateway_memory_bytes": max((one["bytes"] for one in known), default=0.0),
+            "sordino_gateway_sessions": max((one["sessions"] for one in known), default=0),
         }
 
     def adopt(self, roster: Roster) -> None:

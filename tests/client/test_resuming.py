@@ -314,7 +314,7 @@ def session_of(read: Callable[[], Awaitable[Any]], write: Any = no_write) -> cli
 def lonely() -> Any:
     """A participant that nothing but the test talks to, with room for two messages."""
     study: Any = mock.Mock(lines=RoundLines(dict))
-    made: Any = Participant(IdentityKey.generate(os.urandom), study, mock.Mock())
+    made: Any = Participant(IdentityKey.generate(os.urandom), mock.Mock(), study, mock.Mock())
     made._inbox = asyncio.Queue(2)
     return made
 

@@ -73,6 +73,7 @@ def test_right_mechanisms_are_not_accused(mechanism: str) -> None:
         assert row["noise_found"] == pytest.approx(1, abs=0.12)  # 1024 values or more: 5 deviations
 
 
+@pytest.mark.timeout(600)
 def test_noise_divided_by_four_is_caught() -> None:
     """By the bound on epsilon alone, in at least 7 of 8 audits. One is missed with a chance of 2.4e-4 at most: 2 of 8
     in 1.6e-6 of runs. Were half of them missed, 96 % of runs would fail.

@@ -63,8 +63,8 @@ def test_a_grid_is_extended_until_the_best_is_inside() -> None:
     assert choice.grids[()] == {"clip": (0.1, 0.3, 1.0, 3.3, 11.0, 37.0), "rate": (0.1, 0.2, 0.05, 0.025)}
     assert choice.runs() == len(pool.runs) == 6 * 4 * len(SEEDS)
     assert {run.settings.seed for run in pool.runs.values()} == set(SEEDS)
-    assert not set(SEEDS) & set(Request().seeds)
-    assert len(Request().seeds) >= 10
+    assert not set(SEEDS) & set(Request(()).seeds)
+    assert len(Request(()).seeds) >= 10
     text = choice.table("t").text()
     assert "chosen of 48 runs\n" in text
     assert "Each choice is of 48 runs" in text
@@ -209,7 +209,7 @@ def test_bits_tunes_each_noise_and_the_same_noise_has_the_distributed_choice(mon
         return peak(clip=best.get(noise, 4.0))(labels, seed) if "clip" in labels else 0.5
 
     pool = Pretended(judged)
-    outcome = bits.play(pool, Request(seeds=(1, 2), parts=("images",)))  # type: ignore[arg-type]
+    outcome = bits.play(pool, Request(("images",), seeds=(1, 2)))  # type: ignore[arg-type]
     for run in pool.runs.values():
         mechanism, epsilon = run.labels.get("mechanism", "none"), run.labels.get("epsilon")
         if run.settings.seed not in SEEDS:

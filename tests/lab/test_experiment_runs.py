@@ -407,6 +407,7 @@ FOUND = {
 }
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("miniature")
 @pytest.mark.parametrize(
     ("name", "more", "tables", "figures"),

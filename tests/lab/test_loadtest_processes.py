@@ -65,6 +65,7 @@ def test_disconnecting_participants_come_back_and_every_sum_is_right(run: Run, t
     assert all(one["survivors"] <= one["cohort"] for one in result["rounds"])
 
 
+@pytest.mark.timeout(600)
 def test_a_short_soak_does_not_grow(run: Run) -> None:
     """`make soak` in a short form. Connections that are just cut are open files, so over few rounds these vary."""
     soak = Path(__file__).parents[2] / "sordino" / "lab" / "loadtest" / "scenarios" / "soak.toml"

@@ -9,7 +9,7 @@ import pytest
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.run import run_load_test
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("engine")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600), pytest.mark.xdist_group("engine")]
 
 
 def test_gateways_and_a_worker_are_killed(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def play(
     for part in parts:
         one_of("--parts", part, known)
     wanted = [part for part in known if part in parts or not parts]
-    request = Request(own.scale, _seeds(own.seeds), _data_sets(own), wanted)
+    request = Request(wanted, own.scale, _seeds(own.seeds), _data_sets(own))
     began = time.monotonic()
     try:
         pool = RunPool(folder, own.workers or os.cpu_count() or 1, told, own.device)

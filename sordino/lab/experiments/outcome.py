@@ -226,16 +226,16 @@ class Request:
     """The choices of one call.
 
     Attributes:
+        parts: of the experiment, in its order.
         scale: "small" or "paper".
         seeds: of the results, one or more, none of `SEEDS`.
         data: names of data sets by kind ("images", "colour", "text"); by default the scale's own.
-        parts: of the experiment, in its order.
     """
 
+    parts: Sequence[str]
     scale: str = SMALL
     seeds: Sequence[int] = tuple(range(1, 11))
     data: Mapping[str, str] = field(default_factory=dict)
-    parts: Sequence[str] = ()
 
     def images(self, usual: str) -> str:
         """Return the requested data set of images, else the scale's own.

@@ -41,6 +41,16 @@ WAYS: Final[Mapping[str, str]] = {
     "repetition": "sends every message twice",
 }
 """A way to cheat -> what the participant does."""
+_CHANGED: Final = {
+    "unsigned-keys": "advertise_keys",
+    "wrong-lengths": "share_keys",
+    "unsigned-shares": "share_keys",
+    "inconsistent-shares": "share_keys",
+    "unsigned-offer": "masked_input",
+    "unsigned-sets": "consistency",
+    "false-share": "unmasking",
+}
+"""A way to cheat that changes a message -> that message's kind."""
 
 
 @dataclass(frozen=True)
@@ -218,29 +228,31 @@ def messages_of(way: str, kind: str, honest: Any) -> list[Any]:
     ``way``: of `WAYS`; ``kind``: field of `wire.coordinator_pb2.PhaseMessage`; ``honest``: its content. Returns
     contents of the same kind: none, one, or the same one twice.
     """
+    if way == "repetition":
+        return [honest, honest]
+    if way == "silence" and kind != "advertise_keys":
+        return []
+    if _CHANGED.get(way) != kind:
+        return [honest]
     sent = type(honest)()
     sent.CopyFrom(honest)
-    match way, kind:
-        case "repetition", _:
-            return [honest, honest]
-        case "silence", _ if kind != "advertise_keys":
-            return []
-        case (
-            ("unsigned-keys", "advertise_keys") | ("unsigned-offer", "masked_input") | ("unsigned-sets", "consistency")
-        ):
+    match way:
+        case "unsigned-keys" | "unsigned-offer" | "unsigned-sets":
             sent.signature = bytes(64)
-        case "wrong-lengths", "share_keys":
+        case "wrong-lengths":
             sent.ciphertexts[0] = sent.ciphertexts[0][:-1]
-        case "unsigned-shares", "share_keys":
+        case "unsigned-shares":
             sent.leaves[-1] = _flipped(sent.leaves[-1])
-        case "inconsistent-shares", "share_keys":
+        case "inconsistent-shares":
             for place, sealed in enumerate(sent.ciphertexts):
                 sent.ciphertexts[place] = os.urandom(len(sealed))
-        case "false-share", "unmasking":
-            kinds = ((entry, entry.WhichOneof("kind")) for entry in sent.shares)
-            shares = (getattr(entry, kind) for entry, kind in kinds if kind in ("self_mask_seed", "mask_key"))
-            for share in islice(shares, 1):
-                share.share = _flipped(share.share)
+        case "false-share":
+            for entry in sent.shares:
+                which = entry.WhichOneof("kind")
+                if which in ("self_mask_seed", "mask_key"):
+                    share = getattr(entry, which)
+                    share.share = _flipped(share.share)
+                    return [sent]
     return [sent]
 
 

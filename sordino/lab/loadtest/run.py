@@ -128,6 +128,13 @@ class LoadTest:
     asked: StopRequest = field(default_factory=StopRequest)
     recoveries: list[Recovery] = field(default_factory=list)
     noise_seen: list[NoiseSeen] = field(default_factory=list, repr=False)
+    coordinator: Child = field(init=False)
+    outcomes: Outcomes = field(init=False)
+    kills: Kills = field(init=False)
+    engine_kills: EngineKills = field(init=False)
+    _storms: list[Storm] = field(init=False)  # still to come
+    _crashes: list[int] = field(init=False)  # rounds after which one is still to come
+    _new_events: NewEvents = field(init=False)
     _due: list[Storm] = field(default_factory=list)
     _cpu_of_killed_s: float = 0.0
     _environment: dict[str, str] = field(default_factory=child_environment)
@@ -136,16 +143,16 @@ class LoadTest:
         directory = self.study.directory
         log = directory.parent / "logs" / "coordinator.log"
         self.coordinator = Child("coordinator", ["serve", str(directory), "--quiet"], log)
-        self._new_events = NewEvents(directory / "coordinator" / "state.sqlite")
+        self.options = self.options.model_copy(update={"began_at": time.time()})
+        self.outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         self.kills = Kills(self.options.kills)
         self.engine_kills = EngineKills(self.options.engine_kills, self.options.workers > 0)
         self._storms, self._crashes = list(self.options.storms), sorted(set(self.options.crashes))
+        self._new_events = NewEvents(directory / "coordinator" / "state.sqlite")
 
     def run(self) -> dict[str, Any]:
         """Until the last round; every process that was started has ended when this returns or raises."""
         self.identities = identities_of(self.study.directory)
-        self.options = self.options.model_copy(update={"began_at": time.time()})
-        self.outcomes = Outcomes(self.options, self._sum_is_right, self._journal_bytes)
         began = time.monotonic()
         with self.asked.noted():
             try:

@@ -138,21 +138,21 @@ def simulate_study(
             if row["kind"] == record.ROUND:
                 rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"])
     started(configuration, rounds.completed)
-    saved = rounds.saved()
+    saved = None if kept is None else rounds.saved()  # a copy of all of the state
     with contextlib.closing(rounds.run()) as attempts:
         try:
             for row in attempts:
                 if kept is not None:
                     kept.add(row)
-                if row["kind"] == record.ROUND:
+                if kept is not None and row["kind"] == record.ROUND:
                     saved = rounds.saved()
-                    if kept is not None and row["round"] % checkpoint_every == 0:
+                    if row["round"] % checkpoint_every == 0:
                         kept.save(saved)
                 rows.append(row)
                 if on_row is not None:
                     on_row(row)
         except BaseException:  # Ctrl-C most of all; the last whole round is kept whatever ended it
-            if kept is not None:
+            if kept is not None and saved is not None:
                 _keep(kept, saved)
             raise
     summary = _summary(rounds, rows, time.perf_counter() - began)
