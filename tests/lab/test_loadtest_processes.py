@@ -119,7 +119,7 @@ def test_a_wrong_sum_and_a_broken_bound_end_with_one(run: Run, monkeypatch: pyte
 def test_storms_resets_and_a_crash_are_survived_by_everybody(run: Run, tmp_path: Path) -> None:
     """Rounds go on, sums stay right, and counts and ledger hold over the coordinator's end."""
     (tmp_path / "rough.toml").write_text(
-        "clients = 8\nprocesses = 2\ndim = 100\nrounds = 3\ndrop = 0.1\ncrash = [1]\nmin_share = 0.5\n"
+        "clients = 8\nprocesses = 2\ndim = 100\nrounds = 3\ndrop = 0.1\nresume_s = 20\ncrash = [1]\nmin_share = 0.5\n"
         "[[storm]]\nround = 2\n[[storm]]\nround = 2\nat = 'masked-input'\nshare = 0.5\n"
         "[[link]]\nshare = 0.4\nlatency_ms = 5\nmbit_s = 20\nloss = 0.001\n"
     )
