@@ -38,6 +38,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # How much of each plane one pass over all planes covers. Consecutive steps share a plane or a word, so three runs of
 # this length should stay in a level-2 cache; shorter ones pay for more calls.
 _RUN_BYTES: Final = 1 << 17
+_TOO_LARGE: Final = "a value does not fit {} bits"
 
 
 @dataclass(frozen=True)
@@ -100,23 +101,25 @@ def packed_size(dim: int, bits: int) -> int:
     return -(-dim * bits // 8)
 
 
-def pack(values: Words, bits: int) -> bytes:
-    """Pack values, each below 2^bits, shape (d,), of ``word_dtype(bits)``, as ceil(d * bits / 8) bytes.
+def pack(values: Words, bits: int) -> memoryview:
+    """Pack values, each below 2^bits, shape (d,), of ``word_dtype(bits)``, as a fresh array's ceil(d * bits / 8) bytes.
 
     Raises ValueError: an argument has the wrong type, shape or range.
     """
     layout = _layout(bits)
     _check_words(values, layout)
-    if not layout.plain and values.size and values.max() > layout.mask:
-        raise ValueError(f"a value does not fit {bits} bits")
-    if layout.plain:
-        return values.tobytes()
-
+    packed = np.empty(packed_size(values.size, bits), dtype=np.uint8)
     groups, rest = divmod(values.size, layout.group)
-    packed = np.empty(layout.words * groups, dtype=layout.dtype)
     inputs = values[: layout.group * groups].reshape(layout.group, groups)
-    outputs = packed.reshape(layout.words, groups)
+    outputs = packed[: inputs.size * bits // 8].view(layout.dtype).reshape(layout.words, groups)
+    if layout.plain:
+        outputs[...] = inputs
+        return packed.data
+
     for run, temporary in _runs(layout, groups):
+        # Checked here, where the next step has them in the cache.
+        if inputs[:, run].max() > layout.mask:
+            raise ValueError(_TOO_LARGE.format(bits))
         for place, plane in zip(layout.places, inputs[:, run], strict=True):
             word = outputs[place.word, run]
             # Values come in the order of their bits, so one that starts a word, or spills into it, is the first there.
@@ -127,10 +130,12 @@ def pack(values: Words, bits: int) -> bytes:
                 np.bitwise_or(word, temporary, out=word)
             if place.spill is not None:
                 np.right_shift(plane, place.spill, out=outputs[place.word + 1, run])
-    if not rest:
-        return packed.tobytes()
-    tail: int = sum(value << (index * bits) for index, value in enumerate(values[-rest:].tolist()))
-    return packed.tobytes() + tail.to_bytes(packed_size(rest, bits), "little")
+    left = values[values.size - rest :].tolist()
+    if max(left, default=0) > layout.mask:
+        raise ValueError(_TOO_LARGE.format(bits))
+    tail: int = sum(value << (index * bits) for index, value in enumerate(left))
+    packed[outputs.nbytes :] = np.frombuffer(tail.to_bytes(packed_size(rest, bits), "little"), dtype=np.uint8)
+    return packed.data
 
 
 def unpack(data: Buffer, dim: int, bits: int) -> Words:

@@ -11,7 +11,7 @@ Running times depend on sizes only up to what BLAS and integer division do; they
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import index
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from secagg.encoding import RandomBytes
 
 Symbols: TypeAlias = NDArray[np.uint16]
+_Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
 
 PRIME: Final = 65521  # the largest prime below 2^16: a symbol fits two bytes
 SYMBOLS: Final = 16  # in one secret
@@ -196,12 +197,18 @@ def _weights(points: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 def _times(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Multiply modulo p. A product is at most (p - 1)^2 < 2^32, so 32 bits hold it."""
-    product = left * right
-    # Subtracting the quotient is several times quicker than %: numpy divides by a constant with vector instructions.
-    quotient = product // np.uint32(PRIME)
-    quotient *= np.uint32(PRIME)
-    product -= quotient
-    return product
+    return _reduced(left * right)
+
+
+def _reduced(values: NDArray[_Unsigned]) -> NDArray[_Unsigned]:
+    """Reduce modulo p, in place. Subtracting a multiple of the quotient is several times quicker than %: numpy divides
+    by a constant with vector instructions.
+    """
+    prime = values.dtype.type(PRIME)
+    quotient = values // prime
+    quotient *= prime
+    values -= quotient
+    return values
 
 
 def _product(factors: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -239,10 +246,9 @@ def _powers(points: tuple[int, ...], threshold: int) -> NDArray[np.float64]:
     if threshold > 1:
         columns[1] = points
     done = 2
-    while done < threshold:  # x^done, x^(done + 1), ... from 1, x, ... by one multiplication with x^done
-        more = min(done, threshold - done)
-        top = _times(columns[done - 1], columns[1])
-        columns[done : done + more] = _times(columns[:more], top)
+    while done < threshold:  # x^done, x^(done + 1), ... from x, x^2, ... by one multiplication with x^(done - 1)
+        more = min(done - 1, threshold - done)
+        columns[done : done + more] = _times(columns[1 : 1 + more], columns[done - 1])
         done += more
     matrix = columns.T.astype(np.float64)
     matrix.flags.writeable = False
@@ -256,7 +262,7 @@ def forget_tables() -> None:
 
 def _modulo(values: NDArray[np.float64]) -> Symbols:
     """Reduce exact integers, from 0 to 2^53, modulo p."""
-    return (values.astype(np.int64) % PRIME).astype(np.uint16)
+    return _reduced(values.astype(np.uint64)).astype(np.uint16)
 
 
 def _checked_points(xs: Sequence[int]) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def _written(clips: Sequence[float], rule: ClipRule) -> bytes:
 def write_step(step: ModelStep, clips: Sequence[float], rule: ClipRule) -> bytes:
     """A round's step as it travels. Raises ValueError: the clips don't fit the rule."""
     words = (step.steps + np.int32(MOST_STEPS)).view(word_dtype(STEP_BITS))
-    return np.array(step.scale, dtype="<f4").tobytes() + pack(words, STEP_BITS) + _written(clips, rule)
+    return b"".join((np.array(step.scale, dtype="<f4").data, pack(words, STEP_BITS), _written(clips, rule)))
 
 
 def apply_step(before: bytes, data: bytes, dim: int, rule: ClipRule) -> bytes:

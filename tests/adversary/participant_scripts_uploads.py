@@ -376,7 +376,7 @@ SHIFT, BITS = np.arange(8, dtype=np.uint16) * 8191 + 1, 16
 def shifted(packed: bytes) -> bytes:
     size = packed_size(8, BITS)
     vector = unpack(packed[:size], 8, BITS) + SHIFT
-    return pack(vector.astype(word_dtype(BITS)), BITS) + packed[size:]
+    return bytes(pack(vector.astype(word_dtype(BITS)), BITS)) + packed[size:]
 
 
 study_script(

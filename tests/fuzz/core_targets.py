@@ -48,7 +48,7 @@ def read_packed(data: bytes) -> None:
 def packed_seeds() -> Iterator[bytes]:
     for bits, dim in ((1, 9), (8, 5), (16, 4), (20, 11), (31, 33), (62, 3), (7, 0)):
         values = np.arange(dim).astype(word_dtype(bits)) & word_dtype(bits).type((1 << bits) - 1)
-        yield bytes([bits - 1, dim]) + pack(values, bits)
+        yield bytes([bits - 1, dim]) + bytes(pack(values, bits))
 
 
 def read_bitmap(data: bytes) -> None:

@@ -157,8 +157,8 @@ def shifted(
     shift = np.zeros(parameters.dim, dtype=word_dtype(parameters.bits))
     shift[0] = by % (1 << parameters.bits)
     top = np.uint64((1 << parameters.bits) - 1)
-    packed = pack(((vector.astype(np.uint64) + shift) & top).astype(vector.dtype), parameters.bits)
-    packed += honest.packed[size:]
+    moved = ((vector.astype(np.uint64) + shift) & top).astype(vector.dtype)
+    packed = b"".join((pack(moved, parameters.bits), honest.packed[size:]))
     sha256 = hashlib.sha256(packed).digest()
     identity = identities(len(config.roster))[me]
     statement = upload_statement(context, identity.public, sha256, set_of(config, context, "u2", u2))

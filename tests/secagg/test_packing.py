@@ -77,7 +77,7 @@ def test_vectors_worked_out_by_hand() -> None:
 @pytest.mark.parametrize("bits", [16, 20])
 def test_data_may_be_any_buffer_at_any_address(bits: int) -> None:
     values = some_values(1003, bits)
-    packed = pack(values, bits)
+    packed = bytes(pack(values, bits))
     for data in (bytearray(packed), memoryview(packed), memoryview(b"\x00" + packed)[1:]):
         assert np.array_equal(unpack(data, 1003, bits), values)
         total = values.copy()
@@ -140,7 +140,7 @@ def refused(data: bytes, dim: int, bits: int, message: str) -> None:
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_unused_bits_must_be_zero(bits: int) -> None:
     for dim in range(1, 70):
-        packed = pack(some_values(dim, bits), bits)
+        packed = bytes(pack(some_values(dim, bits), bits))
         unused = -dim * bits % 8
         for bit in range(8 - unused, 8):
             refused(packed[:-1] + bytes([packed[-1] | 1 << bit]), dim, bits, "unused bits")
@@ -149,7 +149,7 @@ def test_unused_bits_must_be_zero(bits: int) -> None:
 @pytest.mark.parametrize("bits", [1, 3, 8, 16, 20, 32, 62])
 @pytest.mark.parametrize("dim", [0, 1, 7, 100])
 def test_wrong_lengths_are_refused(bits: int, dim: int) -> None:
-    packed = pack(some_values(dim, bits), bits)
+    packed = bytes(pack(some_values(dim, bits), bits))
     refused(packed + b"\x00", dim, bits, "bytes, not")
     refused(packed * 2 + b"\x00", dim, bits, "bytes, not")
     if packed:

@@ -175,7 +175,7 @@ class ThinAttempt:
             shared = self._mask_key(me).agree(self._mask_key(other).public)
             masks.append((pairwise_mask_key(shared, low, high, *size, self.context), 1 if me < other else -1))
         apply_masks(words, masks, parameters.bits)
-        packed = pack(words, parameters.bits)
+        packed = bytes(pack(words, parameters.bits))
         sha256 = hashlib.sha256(packed).digest()
         statement = upload_statement(self.context, key.public, sha256, self._u2_digest(u2))
         return MaskedInput(packed, sha256, key.sign(statement))
