@@ -109,21 +109,8 @@ def test_what_thin_participants_do_not_support_is_refused_in_a_sentence(run: Run
 )
 @pytest.mark.long
 def test_thin_participants_in_processes(run: Run, more: tuple[str, ...], graph: str) -> None:
-    options = (
-        "--processes",
-        "2",
-        "--dim",
-        "1000",
-        "--rounds",
-        "2",
-        "--drop",
-        "0.2",
-        "--max-unplanned",
-        "0",
-        "--resume",
-        "20",
-    )
-    result = played(run, "--thin", *options, *more)
+    options = ("--processes", "2", "--dim", "1000", "--rounds", "2", "--drop", "0.2", "--resume", "20")
+    result = played(run, "--thin", *options, "--max-unplanned", "0", *more)
     assert (result["rounds_completed"], result["sums_ok"]) == (2, 2)
     assert result["plan"]["graph"] == graph
     assert result["drops"]["observed"] > 0
