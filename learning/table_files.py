@@ -23,6 +23,7 @@ from learning.datasets import LABEL, NO_LABEL, Dataset, Unread
 SUFFIXES: Final = (".csv", ".npz", ".parquet")
 _OTHER_SEPARATORS: Final = (";", "\t", "|")
 _LARGEST_LABEL: Final = 2**53
+_PREDICTED: Final = "; --task regression predicts numbers with fractions"
 
 
 class Missing(Enum):
@@ -107,7 +108,8 @@ def of_arrays(
     if numeric_labels is None:
         numeric_labels = not whole
     if not (whole or (numeric_labels and np.issubdtype(labels.dtype, np.floating))):
-        raise DatasetError(f"labels are {labels.dtype}; expected {'numbers' if numeric_labels else 'whole numbers'}")
+        expected = "numbers" if numeric_labels else f"whole numbers{_PREDICTED}"
+        raise DatasetError(f"labels are {labels.dtype}; expected {expected}")
     if numeric_labels and labels.ndim > 1:
         raise DatasetError(f"labels {list(labels.shape)} are fractions: a number to predict is one for each example")
     if not (features.ndim and labels.ndim) or len(features) != len(labels):
@@ -272,8 +274,9 @@ def dataset_of(
     if missing is Missing.REFUSED:
         row, column = np.argwhere(lost)[0]
         where = f"row {row}" if lines is None else f"line {lines[row]}"
-        what = "whole" if column == len(names) - 1 and not numeric_labels else "finite"
-        raise DatasetError(f"{where}, column {names[column]} holds no {what} number: fill gaps, code words")
+        is_class = column == len(names) - 1 and not numeric_labels
+        what, hint = ("whole", _PREDICTED) if is_class else ("finite", "")
+        raise DatasetError(f"{where}, column {names[column]} holds no {what} number: fill gaps, code words{hint}")
     counted = unread if missing is Missing.KEPT else lost
     cells = tuple((name, int(count)) for name, count in zip(names, counted.sum(axis=0), strict=True) if count)
     if missing is Missing.LEFT_OUT:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.client
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,7 +109,7 @@ def _panel(state: Path) -> None:
 
     panel, new_events, running = StudyPanel(), NewEvents(state), is_in_use(state)
     panel.view.apply_all(new_events.read())
-    with Display(panel) as display:
+    with Display(panel, stream=sys.stdout) as display:
         while running and panel.view.finished is None:
             time.sleep(_EVERY_S / 4)
             running = is_in_use(state)

@@ -384,5 +384,6 @@ class Display:
             self.say(text)
 
     def say(self, line: str) -> None:
-        """One plain line with the time."""
-        print(f"{time.strftime('%H:%M:%S')}  {line}", file=self._stream, flush=True)
+        """One plain line with the time, and with the date too where it may be kept."""
+        when = time.strftime("%H:%M:%S" if self._console.is_terminal else "%Y-%m-%d %H:%M:%S")
+        print(f"{when}  {line}", file=self._stream, flush=True)

@@ -53,15 +53,17 @@ def test_a_folder_whose_coordinator_does_not_run(run: Run, recorded: Path) -> No
     assert json.loads(output(run, "status", recorded, "--watch", "--json")) == body
 
 
-def test_a_folder_whose_coordinator_runs(run: Run, recorded: Path) -> None:
+def test_a_folder_whose_coordinator_runs(run: Run, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(recorded / "coordinator" / "state.sqlite")
     try:
         body = json.loads(output(run, "status", recorded, "--json"))
         assert (body["running"], body["now"]["over"]) == (True, None)
         assert 0 < body["now"]["left_s"] <= 60
         says(output(run, "status", recorded), "now                 Round 5, MaskedInput")
-        for event in make_events()[len(make_events(until=5)) :]:
-            journal.emit(event)
+        later = iter(make_events()[len(make_events(until=5)) :])
+        with monkeypatch.context() as waits:
+            waits.setattr("time.sleep", lambda seconds: [journal.emit(event) for event in later])
+            says(output(run, "status", recorded, "--watch"), "round 15: sum of 100", "finished: 15 of 15 rounds")
     finally:
         journal.close()
     says(output(run, "status", recorded, "--watch"), "Finished: 15 of 15 rounds")

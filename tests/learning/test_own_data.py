@@ -216,7 +216,7 @@ def test_whose_file_says_nothing(tmp_path: Path, file: Path) -> None:
         ("a\0\n1\n", "not a text file of columns"),
         ("a,b\n1,\n", "line 2, column b holds no finite number"),
         ("a,b\n1,2\n1,yes\n", "line 3, column b holds no finite number"),
-        ("a,label\n1,0.5\n", "line 2, column label holds no whole number"),
+        ("a,label\n1,0.5\n", "line 2, column label holds no whole number: fill gaps, code words; --task regression"),
         ("a,label\n1,nan\n", "line 2, column label holds no whole number"),
         ("a\nnan\n", "line 2, column a holds no finite number"),
         ("a\n\n1\n1e39\n", "line 4, column a holds no finite number"),
@@ -233,7 +233,7 @@ def test_a_csv_that_cannot_be_used(content: str, told: str, file: Path) -> None:
     ("members", "told"),
     [
         ({"x": np.zeros(3)}, "holds x; expected features and labels"),
-        ({"features": np.zeros(3), "labels": np.zeros(3)}, "labels are float64; expected whole numbers"),
+        ({"features": np.zeros(3), "labels": np.zeros(3)}, "labels are float64; expected whole numbers; --task regression predicts"),
         ({"features": np.zeros((3, 1)), "labels": np.zeros(2, int)}, "do not match 2 labels"),
         ({"features": np.array(["a"])}, "features are <U1; expected numbers"),
         ({"features": np.array([[1 << 40]])}, "don't fit into int32"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_plain_lines_without_a_terminal(events: Events) -> None:
         display.remark("killed host-03")
     text = out.getvalue()
     assert "\x1b" not in text
-    assert "round 15: sum of 100" in text
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  round 15: sum of 100", text, re.MULTILINE)
     assert text.rstrip().endswith("killed host-03")
 
 
