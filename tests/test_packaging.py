@@ -96,6 +96,7 @@ def test_every_file_of_every_room_is_in_the_wheel(installed: Installed) -> None:
     assert names == expected, "declare packages and data files in pyproject.toml"
 
 
+@pytest.mark.long
 def test_both_can_be_published_and_hold_no_tests_and_no_pages(installed: Installed) -> None:
     (sdist,) = installed.wheel.parent.glob("*.tar.gz")
     call(sys.executable, "-m", "twine", "check", "--strict", installed.wheel, sdist)

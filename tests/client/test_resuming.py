@@ -192,6 +192,7 @@ def check(where: Coordinator, breaks: Breaks) -> None:
         assert np.array_equal(sum(inputs) & np.uint64(mask), completed.total.astype(np.uint64))
 
 
+@pytest.mark.long
 async def test_at_every_moment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All messages under way are lost, in both directions, in each phase and within the uploads."""
     monkeypatch.setattr(client.participant_host, "STEADY_S", 0.0)  # rounds are so short that it looks like a bad link

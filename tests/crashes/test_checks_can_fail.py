@@ -162,6 +162,7 @@ def test_the_real_client_at_every_point(survived: tuple[Record, Files]) -> None:
         ("answer", "after unmasking", {"answered_once"}),
     ],
 )
+@pytest.mark.long
 def test_a_naive_client(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, death: str, checks: set[str]
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_naive_client(
     assert all_wrong(record, files).keys() == checks
 
 
+@pytest.mark.long
 def test_a_record_or_files_that_were_changed(survived: tuple[Record, Files]) -> None:
     """Put into the record or the files what our clients cannot be made to do."""
 

@@ -33,6 +33,7 @@ def test_demo_setting_reaches_its_accuracy(folder: Path) -> None:
     assert last > max(0.75, first + 0.05)
 
 
+@pytest.mark.long
 def test_demo_setting_withstands_the_planned_noise(folder: Path) -> None:
     """Gaussian noise of 3.06 clips on the sum of 100: at least 0.70, and within 0.04 of no noise.
 

@@ -55,6 +55,7 @@ def test_simulated_error_is_the_closed_form(mechanism: str) -> None:
     assert row["mse_standard_error"] == pytest.approx(row["mse_closed_form"] * math.sqrt(2 / 250 / 60), rel=0.5)
 
 
+@pytest.mark.long
 def test_rounding_counts_on_coarse_grids() -> None:
     """100 clients at 9 bits: rounding is an eighth of the error, which the naive closed form of the noise alone misses.
 
@@ -136,6 +137,7 @@ def test_processes_give_the_same_rows() -> None:
 SHORT = ("experiment", "dme", "--clients", "10,20", "--epsilons", "1,4", "--bits", "10,16", "--trials", 2)
 
 
+@pytest.mark.long
 def test_json_csv_and_figure(run: Run, tmp_path: Path) -> None:
     out = output(run, *SHORT, "--json", "--csv", tmp_path / "dme.csv", "--figure", tmp_path / "dme.svg")
     body: dict[str, Any] = json.loads(out)

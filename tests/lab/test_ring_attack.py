@@ -102,6 +102,7 @@ WEAK = [
 
 
 @pytest.mark.parametrize(("adversary", "members", "colluders", "drops", "degree", "factor"), WEAK)
+@pytest.mark.long
 def test_successes_agree_with_it(
     adversary: str, members: int, colluders: int, drops: int, degree: int, factor: int
 ) -> None:

@@ -37,11 +37,13 @@ def check_it_trains(found: SimulationResult) -> None:
     assert all(row["wrapped_share"] < 1e-3 for row in found.rows)
 
 
+@pytest.mark.long
 def test_several_processes_compute_what_one_does() -> None:
     check_the_same(simulate_study(QUIET.changed(workers=2)), simulate_study(QUIET))
     check_it_trains(simulate_study(NOISY.changed(workers=2)))
 
 
+@pytest.mark.long
 def test_real_secure_aggregation_takes_vectors_of_other_processes() -> None:
     study = resized(NOISY.study, 0, participants=40, rounds=1)
     found = simulate_study(NOISY.changed(study=study, workers=2, secagg="real", batched=False))

@@ -119,6 +119,7 @@ def test_sizes_are_the_published_ones(name: str, options: dict[str, object], dim
     assert isinstance(task, Classifier)
 
 
+@pytest.mark.long
 def test_the_start_is_the_same_in_another_process() -> None:
     names = ("cnn", "femnist-cnn", "lstm")
     code = (

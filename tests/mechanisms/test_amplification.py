@@ -202,6 +202,7 @@ def fixed_size_law(updates: tuple[float, ...], cohort: int) -> Floats:
 
 
 @pytest.mark.parametrize(("roster", "cohort"), [(2, 1), (4, 1), (4, 2), (5, 3), (10, 1), (3, 3)])
+@pytest.mark.long
 def test_the_fixed_size_bound_holds_for_every_pattern_of_updates(roster: int, cohort: int) -> None:
     """An update against zero and against its opposite; the others hold any pattern of extremes."""
     for size in (0.3, 1.0):

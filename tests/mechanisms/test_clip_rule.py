@@ -179,6 +179,7 @@ def one_round(
 
 @pytest.mark.parametrize("start", [100.0, 0.01])
 @pytest.mark.parametrize("layers", [(64,), (40, 24)], ids=["flat", "by layer"])
+@pytest.mark.long
 def test_the_clip_reaches_its_quantile(start: float, layers: tuple[int, ...]) -> None:
     """Within 5 % of the quantile's value after 60 rounds, from 100 times too large and too small, with noise.
 

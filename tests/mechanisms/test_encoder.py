@@ -257,6 +257,7 @@ def test_one_row_equals_encode(mechanism: str, coding: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "local-gaussian"])
+@pytest.mark.long
 def test_sum_of_many_has_the_planned_deviation(mechanism: str) -> None:
     """60 sums of 40, by a fixed key: 6,000 errors, whose deviation strays by 4.9 sigma with probability 1e-6."""
     plan = plan_of(mechanism)

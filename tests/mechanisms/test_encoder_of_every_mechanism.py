@@ -31,6 +31,7 @@ def plan_of(mechanism: str, **changes: Any) -> Plan:
 
 
 @pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
+@pytest.mark.long
 def test_the_sum_has_the_planned_noise(mechanism: str) -> None:
     """15 of 20 survive; 2,048 errors: deviation within 4.9 standard errors (false alarm 1e-6), fixed key."""
     plan = plan_of(mechanism)

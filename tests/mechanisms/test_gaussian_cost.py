@@ -220,6 +220,7 @@ def check(number: int) -> float | None:
     return found
 
 
+@pytest.mark.long
 def test_random_plans_are_never_charged_less_than_an_independent_epsilon() -> None:
     found = [one for number in range(15) if (one := check(number)) is not None]
     assert len(found) > 6
@@ -227,6 +228,7 @@ def test_random_plans_are_never_charged_less_than_an_independent_epsilon() -> No
 
 @pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
 @pytest.mark.parametrize("change", [{}, MILLION], ids=["demo", "million"])
+@pytest.mark.long
 def test_a_charge_is_close_to_the_independent_epsilon(mechanism: str, change: dict[str, int]) -> None:
     plan = plan_for(**{**DEMO, "mechanism": mechanism, **change})
     found = charged_over_independent(plan, [plan.min_survivors] * plan.rounds)

@@ -96,6 +96,7 @@ def test_the_law_read_off_a_samplers_tables_is_that_of_the_weights(law: Case, va
 
 @both_laws
 @pytest.mark.parametrize(("stddev", "widest", "levels"), [(100, 30.0, 2), (150, 20.0, 2), (250, 15.0, 3)])
+@pytest.mark.long
 def test_forced_convolutions_are_within_the_stated_distance(law: Case, stddev: int, widest: float, levels: int) -> None:
     variance = Fraction(stddev**2)
     parts = convolution_levels(variance, widest)

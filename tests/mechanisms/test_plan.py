@@ -67,6 +67,7 @@ def test_the_variance_is_the_smallest_one_that_keeps_the_target(demo_plan: Plan)
     beta=st.sampled_from([0.0, 0.1, math.exp(-0.5), 0.9]),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
+@pytest.mark.long
 def test_the_target_is_never_exceeded(
     clients: int, dim: int, bits: int, epsilon: float, delta: float, rounds: int, share: float, beta: float
 ) -> None:

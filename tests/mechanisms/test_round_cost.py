@@ -199,6 +199,7 @@ def test_what_the_lattice_adds_is_paid_out_of_delta(monkeypatch: pytest.MonkeyPa
     assert pld_epsilon(plan, plan.noise, 50) == math.inf
 
 
+@pytest.mark.long
 def test_between_checkpoints_the_figure_is_that_of_the_next() -> None:
     plan = central("fixed")
     shown = [conditional_epsilon(plan, plan.noise, plan.order_conditional, rounds) for rounds in range(1, 54)]

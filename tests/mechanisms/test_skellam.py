@@ -155,6 +155,7 @@ def bound(order: float, variance: Fraction | float, vector: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("variance", VARIANCES, ids=str)
+@pytest.mark.long
 def test_the_curve_bounds_the_exact_divergence(variance: Fraction) -> None:
     for order in ORDERS:
         for shift in SHIFTS:

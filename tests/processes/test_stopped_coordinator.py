@@ -77,6 +77,7 @@ IN_PHASE = {
 }
 
 
+@pytest.mark.long
 def test_killed_in_each_phase(tmp_path: Path) -> None:
     """When four have answered, and three haven't: each round is completed by the attempt that was cut off."""
     rounds = len(IN_PHASE)

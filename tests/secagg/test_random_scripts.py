@@ -10,6 +10,7 @@ from tests.support.naive_variants import CLIENT, SERVER
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long
 def test_scripts_of_every_kind_are_played_and_explained_claims_held(kind: str) -> None:
     played = play(kind, 3, 6)
     assert not played.broken, played.text
@@ -36,6 +37,7 @@ def test_a_broken_claim_is_shown_with_its_steps() -> None:
     assert "--kind lying-complete --seed 1 --scripts 50 --jobs 1" in played.text
 
 
+@pytest.mark.long
 def test_every_check_can_be_taken_out_alone() -> None:
     """Both sides have some; what is left runs, and isn't what there was."""
     checks = random_scripts.checks()

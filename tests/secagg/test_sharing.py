@@ -148,6 +148,7 @@ GRID = [
 
 
 @pytest.mark.parametrize("adversary", [SEMI_MALICIOUS, MALICIOUS])
+@pytest.mark.long
 def test_two_disjoint_sets_of_holders_cant_open_both_secrets(adversary: str) -> None:
     """2 t > k + corrupt neighbours; the curious rule, t > corrupt, would let them."""
     for n, colluders, drops in GRID:

@@ -62,6 +62,7 @@ def found(machine: type[RuleBasedStateMachine]) -> Broken:
 # ---------------------------------------------------------------- an honest coordinator
 
 
+@pytest.mark.long
 def test_real_code_with_an_honest_coordinator() -> None:
     class Machine(HonestCoordinator):
         seen: ClassVar[Counter[str]] = Counter()
@@ -149,6 +150,7 @@ def test_the_machine_finds_what_a_naive_variant_breaks(name: str) -> None:
 # ---------------------------------------------------------------- a lying coordinator
 
 
+@pytest.mark.long
 def test_real_participants_with_a_lying_coordinator() -> None:
     class Machine(LyingCoordinator):
         seen: ClassVar[Counter[str]] = Counter()

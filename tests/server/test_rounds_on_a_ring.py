@@ -77,6 +77,7 @@ TWISTS: dict[int, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 async def test_sums_are_right_after_dropouts(
     ring_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
