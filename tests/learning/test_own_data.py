@@ -233,7 +233,10 @@ def test_a_csv_that_cannot_be_used(content: str, told: str, file: Path) -> None:
     ("members", "told"),
     [
         ({"x": np.zeros(3)}, "holds x; expected features and labels"),
-        ({"features": np.zeros(3), "labels": np.zeros(3)}, "labels are float64; expected whole numbers; --task regression predicts"),
+        (
+            {"features": np.zeros(3), "labels": np.zeros(3)},
+            "labels are float64; expected whole numbers; --task regression predicts",
+        ),
         ({"features": np.zeros((3, 1)), "labels": np.zeros(2, int)}, "do not match 2 labels"),
         ({"features": np.array(["a"])}, "features are <U1; expected numbers"),
         ({"features": np.array([[1 << 40]])}, "don't fit into int32"),
