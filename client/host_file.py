@@ -20,8 +20,7 @@ from learning.options import OPTION_HELP
 from learning.task_names import trained_task
 from runtime.address import split_addresses
 from runtime.settings_file import Settings, Table, TaskOption, absolute, check_files, read_settings
-from runtime.settings_keys import key as declared
-from runtime.settings_keys import tables_toml
+from runtime.settings_keys import key as declared, tables_toml
 
 HOST_FILE = "host.toml"
 _HINT = "Name a host's folder or its host.toml; `sordino init DIR` makes them under DIR/hosts."

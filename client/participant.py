@@ -34,8 +34,7 @@ from secagg.errors import CoordinatorMisbehaved
 from secagg.keys import IdentityKey
 from secagg.messages import Advertisement, SurvivorSets, UnmaskingRequest
 from secagg.roster import InvalidRoster
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.guarantee import ENCODING_SHARE
 from wire.records.ledger_rows import EXACT, EXCLUDED, LedgerEntry, make_entry

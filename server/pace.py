@@ -17,8 +17,7 @@ from server.events import RoundCompleted
 from server.membership import Membership
 from server.sessions import Session
 from server.study_tables import DeadlineTable
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 REST_LEAST_S: Final = 20.0  # else a new session costs more than the connection
 REST_MOST_S: Final = 3600.0

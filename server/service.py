@@ -20,8 +20,7 @@ from server.attempt.uploads import BrokenUpload, MalformedUpload, UnexpectedUplo
 from server.events import RESTING
 from server.peer_certificate import check_certificate
 from server.sessions import CLOSED, RESUMABLE, STOPPED, Session, SessionRefused, Sessions, TooManySessions
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.process_limits import PortBounds
 from wire.transport import TOKEN_METADATA, frames
 

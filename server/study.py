@@ -54,8 +54,7 @@ from server.study_file import StudyConfiguration
 from server.study_view import StudyView
 from server.trained_model import Learned, TrainedModel
 from server.workers import Workers, to_its_end
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE, STOPPED
 from wire.process_limits import PortBounds, process_figures
 from wire.records.charges import Charges

@@ -17,8 +17,7 @@ from secagg.keys import IdentityKey
 from secagg.messages import MaskedInput
 from secagg.parameters import RoundParameters
 from secagg.server_unmasking import Completed
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 PLAN = RoundParameters(cohort=10, colluders=2, min_survivors=7, quorum=8, bits=16, dim=5)
 

@@ -35,8 +35,7 @@ from server.attempt.uploads import Staged, UnexpectedUpload, Uploads, most_credi
 from server.events import Event, ParticipantDropped, ParticipantResumed, PhaseEnded, PhaseProgress, PhaseStarted
 from server.sessions import CLOSED, Session, Sessions
 from server.workers import Workers
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
 PROGRESS_INTERVAL_S = 0.5

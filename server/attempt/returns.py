@@ -7,8 +7,7 @@ from typing import Final
 
 from server.attempt.attempt import Attempt, Proof
 from server.sessions import Session
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 Number = tuple[int, int]
 MOST_PROOFS: Final = 32

@@ -13,8 +13,7 @@ from secagg.messages import ADVERTISE_KEYS, CONSISTENCY_CHECK, MASKED_INPUT, SHA
 from secagg.parameters import RoundParameters
 from secagg.server_cohort import Checked
 from server.attempt.uploads import UploadRefused
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 
 PHASE_FIELDS: Final = {

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from authority.folder import AuthorityFolder, AuthorityTable, open_folder
-from authority.invitations import find_members, revoke, withdraw, without_place
-from authority.invitations import invite as make_invitation
+from authority.invitations import find_members, invite as make_invitation, revoke, withdraw, without_place
 from authority.store import locked
 from learning.task_names import FLOWER
 from runtime.failure import ExitCode, InputFailure

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
-from flwr.serverapp import Grid
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 

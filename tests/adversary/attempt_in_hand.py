@@ -20,8 +20,7 @@ from secagg.packing import packed_size
 from tests.adversary.script import Seen
 from tests.support.attempts_in_memory import Sets, vector_of
 from tests.support.coordinator_notes import Notes
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.adversary.cheating_coordinator import CheatingCoordinator

@@ -45,8 +45,7 @@ from tests.support.card_of_a_study import authority_of
 from tests.support.host_in_process import ledger_of, rows_of
 from tests.support.signed_rosters import published
 from tests.support.study_in_process import identities
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.records.ledger_rows import CHARGE, EXACT, EXCLUDED
 from wire.roster_history import write_history
 from wire.study import round_parameters

@@ -32,8 +32,7 @@ from tests.adversary.script import Naive, Places, Seen
 from tests.adversary.watched_clients import joined
 from tests.support.attempts_in_memory import Sets
 from tests.support.coordinator_notes import Notes
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 PARTICIPANT = "client.participant"
 OVER = "this phase is over for this participant"  # without it, a phase answers any number of times

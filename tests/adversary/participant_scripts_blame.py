@@ -17,8 +17,7 @@ from tests.adversary.participant_scripts_messages import UNMASKING, altered, dea
 from tests.adversary.participant_verdict import ABORT_THEN_SUM, SUM_OF_ALL, SUM_OF_OTHERS, Blame, study_script
 from tests.adversary.study_with_cheats import BUDGET_REACHED, Off
 from tests.support.crooked_dealings import crooked_shares
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 Shares = NDArray[np.uint16]
 ROUNDS = "server.attempt.attempt"

@@ -19,8 +19,7 @@ from tests.adversary.script import Naive
 from tests.adversary.study_with_cheats import Off
 from tests.reference.primitive_vectors import LOW_ORDER
 from tests.support.attempts_in_memory import flipped
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 NAMED = "the round ends in the exact sum of the others, and the cheat is named and excluded"
 LEFT_OUT = "the round ends in the exact sum of the others, and the cheat is left out of this attempt only"

@@ -39,8 +39,7 @@ from tests.support.study_in_process import (
     roster_of,
     until,
 )
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.records.ledger_rows import make_entry
 from wire.study import StudyDocument
 

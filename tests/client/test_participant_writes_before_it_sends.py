@@ -21,8 +21,7 @@ from tests.client.conftest import refused
 from tests.support.databases import query
 from tests.support.host_in_process import Play, ledger_of, rows_of
 from tests.support.study_in_process import PARTICIPANTS, Coordinator
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.study import StudyDocument
 
 

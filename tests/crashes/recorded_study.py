@@ -31,8 +31,7 @@ from secagg.messages import request_digest
 from server.events import Event, to_json
 from server.study import Study
 from server.study_file import load
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.transport import unframe
 
 Note = Callable[[dict[str, Any]], None]

@@ -32,8 +32,7 @@ from tests.fuzz.mutations import canonical, change_bytes, change_encoded, compac
 from tests.fuzz.target import Target, must, trusting
 from tests.support.attempts_in_memory import authority, keyed_source, roster_of
 from tests.support.issued_certificates import NO_REQUEST_VERSION, NO_VERSION, self_signed, with_inner
-from tests.support.rounds_on_record import drawn, play, whole
-from tests.support.rounds_on_record import plan as plan_of
+from tests.support.rounds_on_record import drawn, plan as plan_of, play, whole
 from wire.authority_statements import (
     Answer,
     Card,

@@ -19,8 +19,7 @@ from tests.fuzz.played import reference_round
 from tests.fuzz.target import Target, must
 from tests.support.comparable import freeze
 from tests.support.message_codecs import CODECS, Codec
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.certificates import HOST_URI, IDENTITY_URI
 from wire.open_calls import Caller, CallRefused
 from wire.transport import CHUNK_BYTES, InvalidChunk, frame, unframe

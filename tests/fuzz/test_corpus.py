@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.fuzz import network_targets
 from tests.fuzz.corpus import CORPUS, ROOM, begin, inputs, name_of

@@ -21,12 +21,19 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
-from sordino.lab.experiments import bits, blur_lus, clipping, compression, dropout, sampling, word_pairs
-from sordino.lab.experiments import runs as experiment_runs
+from sordino.lab.experiments import (
+    bits,
+    blur_lus,
+    clipping,
+    compression,
+    dropout,
+    runs as experiment_runs,
+    sampling,
+    word_pairs,
+)
 from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Choice
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import FILE, ExperimentError, RunPool, Standing, noise_multiplier, play
-from sordino.lab.experiments.runs import Run as OneRun
+from sordino.lab.experiments.runs import FILE, ExperimentError, Run as OneRun, RunPool, Standing, noise_multiplier, play
 from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
 from sordino.lab.simulation.run import simulate_study

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mechanisms.clip_rule import FIXED, GEOMETRIC, LINEAR, SCALINGS, ClipRule, update_norm
 from mechanisms.encoder import Encoder

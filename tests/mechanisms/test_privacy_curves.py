@@ -10,8 +10,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mechanisms.lattice_noise import SAMPLER_DISTANCE
 from mechanisms.plan import make_plan

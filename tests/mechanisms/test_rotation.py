@@ -6,8 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mechanisms.randomness import Keystream
 from mechanisms.rotation import ROTATIONS, Rotation, _sign_bits, _transform, default_rotation, rotation_layout

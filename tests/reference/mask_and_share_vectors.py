@@ -5,8 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from tests.reference import aes, commitments, setting, sharing
-from tests.reference import vectors_mod_2b as vectors
+from tests.reference import aes, commitments, setting, sharing, vectors_mod_2b as vectors
 from tests.reference.primitive_vectors import Case, flip
 from tests.reference.sharing import listed_bytes
 

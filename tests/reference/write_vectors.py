@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.reference import mask_and_share_vectors as masks_and_shares
-from tests.reference import primitive_vectors as primitives
-from tests.reference import ring_vectors as rings
-from tests.reference import round_vectors as rounds
+from tests.reference import (
+    mask_and_share_vectors as masks_and_shares,
+    primitive_vectors as primitives,
+    ring_vectors as rings,
+    round_vectors as rounds,
+)
 from tests.reference.coordinator_refusals import coordinator_refusals, malformed_messages
 from tests.reference.noise_vectors import noise_rounds
 from tests.reference.participant_refusals import participant_refusals

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg import client_phases, keys
-from secagg import messages as core
+from secagg import client_phases, keys, messages as core
 from secagg.commitments import siblings
 from secagg.context import RoundConfig
 from secagg.errors import InvalidKey, ProtocolError, ReconstructionFailed, TooFewClients

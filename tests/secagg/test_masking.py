@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from secagg import masking
 from secagg.masking import (

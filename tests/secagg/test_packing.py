@@ -4,8 +4,7 @@ from math import gcd
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from secagg import packing
 from secagg.masking import word_dtype

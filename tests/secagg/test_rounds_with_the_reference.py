@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from tests.reference.coordinator import Coordinator
 from tests.reference.participant import Participant

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from secagg import shamir
 from secagg.shamir import PRIME, combine, combine_each, lagrange_at_zero, random_symbols, split

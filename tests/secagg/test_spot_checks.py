@@ -12,8 +12,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from secagg import client_unmasking, spot_checks
 from secagg.client_cohort import Cohort

@@ -36,8 +36,7 @@ from tests.support import enrolment_port
 from tests.support.enrolment_port import port
 from tests.support.issued_certificates import tls_authority_of
 from tests.support.study_in_process import Coordinator, Peer, coordinator, make_folder, playing, until
-from wire import coordinator_pb2 as pb
-from wire import process_limits
+from wire import coordinator_pb2 as pb, process_limits
 from wire.certificates import host_uri, identity_uri, new_key, private_pem
 from wire.ending import ROUNDS_DONE
 from wire.open_calls import Caller, OpenCalls, PeerRates, address_of

@@ -18,8 +18,7 @@ from tests.support.study_in_process import (
     playing,
     until,
 )
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 SLOW = 2
 

@@ -32,8 +32,7 @@ from tests.support.study_in_process import (
     playing,
     until,
 )
-from wire import coordinator_pb2 as pb
-from wire import transport
+from wire import coordinator_pb2 as pb, transport
 from wire.transport import frame
 
 KEPT_S = 3600.0  # a place that is given up here is given up for another reason

@@ -14,8 +14,7 @@ from mechanisms.encoder import Encoder
 from tests.support.card_of_a_study import authority_of, put_card
 from tests.support.rounds_on_record import coordinator_key
 from tests.support.study_in_process import Peer, coordinator, identities, make_folder, refuses, sums_of
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.records.transcript_checks import Chain, verify_transcript
 from wire.records.transcript_files import file_name
 

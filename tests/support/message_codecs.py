@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from secagg import messages
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 ROUND, ATTEMPT = 3, 2  # that the coordinator's messages name
 

@@ -34,12 +34,10 @@ from server.journal import Journal
 from server.opening import open_study
 from server.session_port import make_session_server, read_certificate
 from server.study import Study
-from server.study_file import StudyConfiguration
-from server.study_file import load as load_study
+from server.study_file import StudyConfiguration, load as load_study
 from tests.support.card_of_a_study import authority_of
 from tests.support.near_gateways import COUNT, NearGateway, near_gateways
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.study import StudyDocument, round_parameters
 from wire.transport import TOKEN_METADATA, frames
 

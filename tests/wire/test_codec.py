@@ -27,8 +27,7 @@ from tests.support.attempts_in_memory import Attempt, Script, make_config
 from tests.support.comparable import freeze
 from tests.support.message_codecs import ATTEMPT, CODECS, ROUND
 from tests.support.recorded_attempts import Recorded
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.codec import MalformedMessage
 from wire.transport import varint
 

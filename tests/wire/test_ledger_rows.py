@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.wire.made_ledgers import OTHER, STUDY, entry, own_row
 from wire.records.ledger import PARTICIPANT, About, Ledger, read_ledger

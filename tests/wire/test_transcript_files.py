@@ -36,8 +36,7 @@ from tests.support.rounds_on_record import (
     whole,
 )
 from tests.support.study_in_process import Peer, Twist, coordinator, identities, make_folder
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.ending import ROUNDS_DONE
 from wire.records.ledger import read_ledger
 from wire.records.transcript import Excluded

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from wire import coordinator_pb2 as pb
 from wire.transport import CHUNK_BYTES, LARGEST_FRAME, InvalidChunk, frame, frames, unframe

@@ -24,8 +24,7 @@ from mechanisms.statement import RELEASED
 from runtime.durable import StorageError, replace_durably
 from runtime.key_files import KeyFileError
 from secagg.server_unmasking import Unmasking
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.authority_statements import InvalidCard, verify_card
 from wire.certificates import read_ed25519_key
 from wire.join_code import fingerprint

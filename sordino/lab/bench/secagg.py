@@ -46,8 +46,7 @@ from secagg.parameters import (
 )
 from secagg.sharing import MALICIOUS, Sharing
 from sordino.lab.loadtest.faults import PHASE_NAMES, PhaseName
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 
 LARGEST_DIM: Final = 1 << 28
 AUTO: Final = "auto"

@@ -34,8 +34,7 @@ from runtime.text import counted
 from sordino.lab.experiments.runs import spread
 from sordino.lab.experiments.tables import Table
 from sordino.planning.alternatives import exact_gaussian_multiplier
-from sordino.planning.drawing import COLOURS, LOG, Axes, Picture, Series
-from sordino.planning.drawing import draw as draw_picture
+from sordino.planning.drawing import COLOURS, LOG, Axes, Picture, Series, draw as draw_picture
 from wire.study import plan_study
 
 if TYPE_CHECKING:

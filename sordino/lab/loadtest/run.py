@@ -33,8 +33,15 @@ from sordino.lab.loadtest.faults import Storm
 from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.lab.loadtest.study import load_study
 from sordino.lab.loadtest.summary import Outcomes, broken_bounds
-from sordino.lab.loadtest.sums import NoiseSeen, decoded_sum, identities_of, noise_in, plain_sum, sum_digest
-from sordino.lab.loadtest.sums import figures as noise_figures
+from sordino.lab.loadtest.sums import (
+    NoiseSeen,
+    decoded_sum,
+    figures as noise_figures,
+    identities_of,
+    noise_in,
+    plain_sum,
+    sum_digest,
+)
 from sordino.planning.text import figures_of
 
 RESULT_FILE: Final = "result.json"

@@ -79,8 +79,7 @@ from secagg.shamir import PRIME
 from sordino.lab.loadtest.faults import digest
 from sordino.lab.loadtest.options import LoadOptions
 from sordino.lab.loadtest.sums import vector
-from wire import codec
-from wire import coordinator_pb2 as pb
+from wire import codec, coordinator_pb2 as pb
 from wire.round_model import model_bytes
 from wire.study import LARGEST_DOCUMENT, StudyDocument, round_parameters
 
