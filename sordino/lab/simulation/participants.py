@@ -157,7 +157,7 @@ class Participants:
     """All participants of a simulation, as one process runs them."""
 
     def __init__(self, settings: SimulationSettings) -> None:
-        """Raises: as `SimulationSettings.task`, `SimulationSettings.plan` and `load_data`."""
+        """Raises: as `StudyConfiguration.make_task`, `SimulationSettings.plan` and `load_data`."""
         use_device(settings.device)
         self._settings = settings
         self.task = settings.study.make_task()
