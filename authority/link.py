@@ -14,7 +14,7 @@ import grpc
 
 from authority.folder import AuthorityFolder
 from runtime.address import split_address
-from runtime.failure import NetworkFailure
+from runtime.failure import InputFailure, NetworkFailure
 from runtime.text import peer_text
 from wire import coordinator_pb2 as pb
 from wire.authority_statements import pending_statement
@@ -83,14 +83,16 @@ class Link:
 
 
 @contextmanager
-def open_link(folder: AuthorityFolder) -> Iterator[Link]:
-    """A connection to the coordinator that authority.toml names. Raises LinkError: it names none."""
+def open_link(folder: AuthorityFolder, without: str = "") -> Iterator[Link]:
+    """A connection to the coordinator that authority.toml names. Raises InputFailure: it names none.
+
+    ``without``: what can be done without one, after "or".
+    """
     address = folder.settings.coordinator
     if not address:
-        raise LinkError(
+        raise InputFailure(
             f'{folder.path / "authority.toml"} names no coordinator: set coordinator = "HOST:PORT", its port for '
-            f"enrolment, or carry the roster by hand: sordino authority sign {folder.path} --out FOLDER, and copy its "
-            "files over the coordinator's"
+            "enrolment" + (f", or {without}" if without else "")
         )
     credentials = grpc.ssl_channel_credentials(folder.keys.tls.pem)
     with grpc.secure_channel(address, credentials, options=CALLER_OPTIONS) as channel:

@@ -177,10 +177,15 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
             else f"--cohort {cohort} is more than the {places} places of --enrol."
         )
     smallest = sizes.participants if population is None else population
-    if not cohort <= smallest <= places:
+    if smallest > places:
         raise InputFailure(
-            f"--sampling {sampling} draws --cohort {cohort} from --population {smallest} or more, and the study has "
-            f"places for {places} (--participants and --enrol): each must be at most the next."
+            f"--population {smallest} exceeds the study's {places} places (--participants plus --enrol). Use at most "
+            f"--population {places}, or more places."
+        )
+    if cohort > smallest:
+        raise InputFailure(
+            f"--cohort {cohort} exceeds --population {smallest} (by default --participants). Use at most --cohort "
+            f"{smallest}, or more participants."
         )
     return build(model, {**values, "in_a_round": cohort, "population": smallest, "largest_roster": places})
 
@@ -226,9 +231,9 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
         raise Failure(
             ExitCode.INFEASIBLE,
             f"the largest host holds {largest} participants, but only A = {plan.colluders} are assumed to collude",
-            f"--adversarial {math.ceil(largest / plan.clients * 1000) / 1000:g}, or --hosts "
-            f"{math.ceil(making.participants / max(plan.colluders, 1))}, or --one-machine to say that one machine "
-            "plays all parts",
+            f"Use --adversarial {math.ceil(largest / plan.clients * 1000) / 1000:g}, or --hosts "
+            f"{math.ceil(making.participants / max(plan.colluders, 1))}, or --one-machine if one machine plays "
+            "all parts",
         )
     with whole_folder(directory) as work:
         if new.authority is not None:

@@ -130,7 +130,7 @@ def _solve(stated: Statement) -> Calibration:
             shared = "" if stated.mechanism in (LOCAL, GAUSSIAN) else f" with {stated.h_min} honest survivors"
             raise InfeasiblePlan(
                 f"no noise that fits {stated.bits} bits reaches epsilon {stated.epsilon:g} "
-                f"over {stated.rounds} rounds{shared}",
+                f"over {stated.rounds} {'round' if stated.rounds == 1 else 'rounds'}{shared}",
                 "",
             )
         return _bisect(

@@ -455,7 +455,7 @@ def make_plan(
             planned = planned_epsilon(stated, found.noise, reader, found.orders[reader])
             if not math.isfinite(planned):
                 raise InfeasiblePlan(
-                    f"epsilon_{reader} would lie beyond anything that can be stated (about 70)",
+                    f"epsilon_{reader} would lie beyond anything that can be stated",
                     "use a smaller epsilon, fewer rounds or a smaller population",
                     {"rounds": None},
                 )

@@ -182,7 +182,7 @@ TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is
 def explain(model: type[BaseModel], detail: Any) -> str:
     """One sentence for one refused key of a model (of `ValidationError.errors`), with its name in the file."""
     location: Sequence[str | int] = detail["loc"]
-    key = _dotted(location)
+    key = dotted(location)
     if detail["type"] == "missing":
         return f"{key} is missing. Add it."
     if detail["type"] == "extra_forbidden":
@@ -210,7 +210,8 @@ def refusal(key: str, detail: Any) -> str:
     return f"{key} = {shown}{separator} {message}{end}"
 
 
-def _dotted(location: Sequence[str | int]) -> str:
+def dotted(location: Sequence[str | int]) -> str:
+    """``storm[0].round``."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -225,7 +225,9 @@ class RoundParameters:
         if self.quorum < self.min_survivors:
             raise InvalidParameters(f"quorum {self.quorum} is below min_survivors {self.min_survivors}")
         if self.quorum > self.cohort:
-            raise InvalidParameters(f"quorum {self.quorum} exceeds the cohort of {self.cohort}")
+            raise InvalidParameters(
+                f"quorum {self.quorum} exceeds the cohort of {self.cohort}: set it to {self.cohort} or less"
+            )
         if self.min_survivors - self.colluders < 1:
             raise InvalidParameters("min_survivors must exceed the number of colluders")
 

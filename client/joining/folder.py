@@ -287,7 +287,7 @@ class JoinedHome:
             replace_durably(self.path / CERTIFICATE_FILE, certificate)
 
 
-def open_home(home: Path) -> JoinedHome | None:
+def open_home(home: Path, remedy: str = "Name a new folder with --home") -> JoinedHome | None:
     """A participant's folder from an earlier join, or None; raises InputFailure if something else is there."""
     if not home.exists() or (home.is_dir() and not any(home.iterdir())):
         return None
@@ -295,7 +295,7 @@ def open_home(home: Path) -> JoinedHome | None:
         request = (home / REQUEST_FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         what = "a host's folder that was not made by a join code" if (home / HOST_FILE).exists() else "not empty"
-        raise InputFailure(f"{home} is {what}. Name a new folder with --home.") from None
+        raise InputFailure(f"{home} is {what}. {remedy}.") from None
     return _read_home(home, request)
 
 

@@ -51,6 +51,10 @@ FIRST_POLL_S, LONGEST_POLL_S, POLL_GROWTH = 0.25, 10.0, 1.15
 REMIND_S: Final = 60.0
 LISTENS_S, LISTENS_POLL_S = 60.0, 1.0
 """How long to wait for a coordinator that isn't started yet, as `sordino join --home` does."""
+_ACCEPTED_BY_CODE: Final = (
+    "Terms are accepted anew only in a folder that a join code has made. Undo the change in study.toml, or make a new "
+    "study with `sordino init` and take its host's folder"
+)
 _HEADER: Final = (
     "One participant of a Sordino study, enrolled by code. `sordino join --home` reads this file.",
     "The folder is complete and holds the only copy of the participant's identity: keep it.",
@@ -126,7 +130,7 @@ async def go_on(options: JoinOptions, home: JoinedHome, say: Say) -> None:
 
 def accept(options: JoinOptions, say: Say) -> None:
     """Accept changed terms in the folder of ``options``. Raises as `client.joining.checks.accept_terms`."""
-    home = None if options.home is None else folder.open_home(options.home)
+    home = None if options.home is None else folder.open_home(options.home, _ACCEPTED_BY_CODE)
     if home is None:
         raise InputFailure("--accept needs --home DIR: the folder that a join by code has made.")
     say = _safely(say)

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 
-def study_to_serve(path: Path, of_a_host: str = "join --home") -> StudyConfiguration:
+def study_to_serve(
+    path: Path, of_a_host: str = "join --home", of_an_authority: str = "authority run"
+) -> StudyConfiguration:
     """Read a study. Raises Failure: a file or a key in it can't be used, or it is the folder of another party."""
-    verb = {HOST: of_a_host, AUTHORITY: "authority run"}.get(kind := kind_of(path) or "")
+    verb = {HOST: of_a_host, AUTHORITY: of_an_authority}.get(kind := kind_of(path) or "")
     if verb:
-        raise InputFailure(f"{path} is the folder of a study's {kind}: sordino {verb} {path}")
+        raise InputFailure(f"{path} is the folder of a study's {kind}. Run sordino {verb} {path}")
     configuration = load(path)
     check_task_table(path / STUDY_FILE if path.is_dir() else path, configuration.study.task, configuration.task)
     return configuration

@@ -244,7 +244,8 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
             version = sign_next(store, time.time())
         visit = Visit(signed=None if version is None else (version.version, version.participants))
     else:
-        with open_link(folder) as link:
+        by_hand = f"sordino authority sign {folder.path} --out FOLDER, and copy its files over the coordinator's"
+        with open_link(folder, f"carry the roster by hand: {by_hand}") as link:
             visit = attend(folder, link, sign=True, chosen=lambda _: False)
     with locked(folder) as store:
         files = [] if out is None else write_roster(store, out, time.time())
@@ -285,7 +286,8 @@ def terms(
     if file is not None:
         document = file.read_bytes()
     else:
-        with open_link(folder) as link:
+        by_hand = f"name the coordinator's file: sordino authority terms {folder.path} terms.json --out FOLDER"
+        with open_link(folder, by_hand) as link:
             document = link.document()
     with locked(folder) as store:
         signed = store.terms()
@@ -366,7 +368,7 @@ def revoke_(
         try:
             with open_link(folder) as link:
                 visit = attend(folder, link, sign=True, chosen=lambda _: False)
-        except LinkError as error:
+        except (InputFailure, LinkError) as error:
             error.suggestion = f"The revocation is recorded, and takes effect with the next version: {later}"
             raise
     body = {

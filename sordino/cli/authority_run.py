@@ -141,5 +141,5 @@ def seconds_of(option: str, text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
     seconds = float(found.group(1)) * _UNITS[found.group(2)] if found else 0.0
     if not 0 < seconds < 1e9:
-        raise InputFailure(f"{option} {text} isn't a time: write 30s, 15m, 24h or 7d.")
+        raise InputFailure(f"{option} {text} isn't a time above zero: write 30s, 15m, 24h or 7d.")
     return seconds

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from typer.core import TyperCommand
 
-from runtime.failure import ExitCode, listing
-from sordino.cli.verbs import Json, answer, argument, option, verb_group, verb_in
+from runtime.failure import ExitCode
+from sordino.cli.verbs import Json, answer, argument, epilog, option, verb_group, verb_in
 from sordino.reporting.party import kind_of
 
 app = verb_group(
@@ -52,8 +52,7 @@ class _NameIsOptional(TyperCommand):
         "--participant without a name, on a host's folder, summarises what was spent from the data there, in each "
         "study and in all together, and what the host's policy allows."
     ),
-    epilog="Examples: [bold]sordino budget show my-study[/bold], and on a participant's host: "
-    "[bold]sordino budget show --participant[/bold]\n\n" + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.LEDGER),
+    epilog=epilog("budget show my-study\nbudget show --participant   (on a participant's host)", ExitCode.LEDGER),
 )
 def show(
     path: Where = Path("."),

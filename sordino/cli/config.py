@@ -36,9 +36,9 @@ Where = Annotated[
     "check",
     "config check my-study",
     "Check a file: each mistake is a line with the file or variable, the key, the value and what is expected.\n\n"
-    "Files that it names must exist. Not checked: their content and whether others can read a key (`serve` and `join` "
-    "check both), whether a plan keeps the budget (`plan` and `serve` do), and whether the authority has signed these "
-    "terms, that is the (fixed) keys (`serve` does).",
+    "Files that it names must exist. Not checked: their content, whether the data set is known, whether others can "
+    "read a key (`serve` and `join` check these), whether a plan keeps the budget (`plan` and `serve` do), and whether "
+    "the authority has signed these terms, that is the (fixed) keys (`serve` does).",
 )
 def check(path: Where = Path("."), as_json: Json = False) -> None:
     from learning.make_task import check_task_table

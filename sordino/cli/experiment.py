@@ -107,7 +107,7 @@ _COMMON: Final = (
     "FOLDER/runs.jsonl and not played again: after Ctrl-C the same command continues. FOLDER also takes each table as "
     ".txt, .csv and .md, each figure as .svg, and all of it as outcome.json."
 )
-_TIMES: Final = "\n\nTime on two cores: {small} with --scale small; {paper} with --scale paper."
+_TIMES: Final = "\n\nTime: with --scale small {small}; with --scale paper {paper}."
 
 
 def _play(name: str, own: GridOptions, as_json: bool) -> int:

@@ -49,6 +49,8 @@ WHERE_FILES_GO = (
     "that lie elsewhere are named in host.toml."
 )
 LIVE_PAGE = "127.0.0.1:0"
+_THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
+_UNREACHABLE = "The coordinator listens on {} only, so other machines can't reach it: add --listen 0.0.0.0:8443."
 """Where `sordino serve` shows the page of a new study: a free port, since a machine may serve several."""
 
 DECLARED = (
@@ -128,6 +130,12 @@ def _run(
         if made.privacy.sampling == "lottery":
             remarks[-1] += f" {HIDDEN}"
     figures = replace(figures, expected=expected)
+    listens, reached = (
+        split_address(one)[0] in _THIS_MACHINE
+        for one in (made.coordinator.listen, split_addresses(new.client_address)[0])
+    )
+    if listens and not reached:
+        remarks.append(_UNREACHABLE.format(made.coordinator.listen))
     remarks += notes(figures, hosts_made=bool(study.hosts))
     if made.data.dataset == APP:
         remarks.append(DECLARED)

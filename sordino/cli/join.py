@@ -16,14 +16,14 @@ from typing import Annotated, Any
 import typer
 
 from client.joining.options import CODE, JoinOptions
-from runtime.failure import ExitCode, InputFailure, listing
+from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import built
 from runtime.processes import end_with_parent
 from runtime.settings_file import Table
 from runtime.settings_keys import key
 from sordino.api.participant import Participant
 from sordino.cli.options import chosen, options, with_options
-from sordino.cli.verbs import EndWith, answer, argument, flag, option
+from sordino.cli.verbs import EndWith, answer, argument, epilog, flag, option
 
 HELP = (
     "Take part in a study with the participants of one host.\n\nConnects to the coordinator, trains on the data "
@@ -41,10 +41,9 @@ HELP = (
     "authority run --desk`. Processes that are started alike, such as containers, share a folder with --homes: each "
     "takes a home in it that no other has, or begins one."
 )
-EPILOG = (
-    "Example: [bold]sordino join study.example:8444[/bold], which asks for the code, from then on "
-    "[bold]sordino join --home my-study[/bold]\n\n"
-    + listing(ExitCode.OK, ExitCode.INPUT, ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED)
+EPILOG = epilog(
+    "join study.example:8444   (asks for the code)\njoin --home my-study   (from then on)",
+    *(ExitCode.NETWORK, ExitCode.STUDY, ExitCode.LEDGER, ExitCode.INTERRUPTED),
 )
 _option = partial(key, panel="Options")
 _OWNER = "A host that has joined: your say, while it runs or not"

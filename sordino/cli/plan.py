@@ -38,10 +38,10 @@ HELP = (
     "a quantile, that of the share at or below it. JSON has it under expected.\n\n"
     "JSON: quantile_stderr is the standard error of the share of norms below a clip that adapts, in the smallest sum;"
     " null with fixed clips. accuracy_stderr is that of the accuracy that participants report. Other figures may be "
-    "null, too. An epsilon is null above 70, which the sampler's distance from its law can't state; "
-    "epsilon_conditional without sampling; epsilon_pld unless gaussian with Poisson or fixed-size sampling; both "
-    "budgets of a conditional plan. 'accountant' names the smallest valid bound on the target. "
-    "'alternatives' is there with --alternatives."
+    "null, too. An epsilon is null above the largest that the sampler's distance from its law lets one state, about 71 "
+    "by default and less with more values or rounds; epsilon_conditional without sampling; epsilon_pld unless gaussian "
+    "with Poisson or fixed-size sampling; both budgets of a conditional plan. 'accountant' names the smallest valid "
+    "bound on the target. 'alternatives' is there with --alternatives."
 )
 EPILOG = epilog("plan --clients 100 --dim 500 --epsilon 8 --rounds 15 --min-survivors 70", ExitCode.INFEASIBLE)
 QUICK_S = 2.0  # alternatives are shown unasked if they are expected to take less

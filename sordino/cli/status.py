@@ -41,11 +41,13 @@ def run(
     if study.startswith(("http://", "https://")):
         secret = "" if password is None else password.read_text(encoding="utf-8").strip()
         return _show(lambda: (ask(study, secret), True), watch, as_json)
+    if password is not None:
+        raise InputFailure("--password is for the address of a page. Leave it out for a folder.")
     from sordino.api.coordinator import study_to_serve
 
     if ":" in study and not Path(study).exists():
         raise InputFailure(f"{study}: there is no such folder; the address of a page begins with http://")
-    configuration = study_to_serve(Path(study), of_a_host="join --status --home")
+    configuration = study_to_serve(Path(study), of_a_host="join --status --home", of_an_authority="authority show")
     state = configuration.coordinator.state
     if not state.is_file():
         if state.with_name("ledger.sqlite").exists():

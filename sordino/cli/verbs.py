@@ -70,8 +70,14 @@ def verb_in(group: typer.Typer, name: str, example: str, said: str, *codes: Exit
 
 
 def epilog(example: str, *codes: ExitCode) -> str:
-    """The end of a help page: an example, and the exit codes; those that every verb has are not among ``codes``."""
-    return f"Example: [bold]sordino {example}[/bold]\n\n{listing(*sorted((ExitCode.OK, ExitCode.INPUT, *codes)))}"
+    """The end of a help page: an example, and the exit codes; those that every verb has are not among ``codes``.
+
+    ``example``: several stand on lines of their own, each perhaps with a note behind three blanks.
+    """
+    found = ["[bold]sordino {}[/bold]{}{}".format(*line.partition("   ")) for line in example.splitlines()]
+    title = "Example: " if len(found) == 1 else "Examples:\n"
+    codes_said = listing(*sorted((ExitCode.OK, ExitCode.INPUT, *codes)))
+    return title + "\n".join(found) + f"\n\n{codes_said}"
 
 
 def answer(as_json: bool, body: Mapping[str, Any], lines: Iterable[str]) -> int:

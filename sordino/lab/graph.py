@@ -33,13 +33,13 @@ def graph_figures(options: GraphOptions) -> dict[str, Any]:
     clients, dropout, adversary = options.clients, options.dropout, options.adversary
     survivors = _planned(clients, dropout) if options.min_survivors is None else options.min_survivors
     if survivors > clients:
-        raise InputFailure(f"--min-survivors {survivors} is more than the {clients} clients.")
+        raise InputFailure(f"--min-survivors {survivors} is more than the {clients:,} clients.")
     colluders = max(assumed_colluders(clients, options.adversarial, dropout), FEWEST_COLLUDERS)
     if clients <= colluders:
         reason = f"{clients} clients are too few: at least {FEWEST_COLLUDERS} are assumed to collude in small cohorts."
         if colluders > FEWEST_COLLUDERS:
-            reason = f"{clients} clients are too few if {colluders} of them may collude."
-        raise Failure(ExitCode.INFEASIBLE, reason, f"invite at least {colluders + 1}")
+            reason = f"{clients:,} clients are too few if {colluders:,} of them may collude."
+        raise Failure(ExitCode.INFEASIBLE, reason, f"use --clients {colluders + 1} or more")
     all_three = {one: _sharing(options, colluders, survivors, one) for one in ADVERSARIES}
     chosen = all_three[adversary]
     signatures = signatures_needed(clients, colluders) if adversary == MALICIOUS else 0
@@ -85,16 +85,16 @@ def _too_few_survivors(
     """Why no sum of this few survivors can be opened, and the fewest with which one can."""
     clients = options.clients
     by_signatures = signatures > chosen["threshold"]
-    what = f"the number of signatures {signatures}" if by_signatures else f"the threshold {chosen['threshold']}"
+    what = f"the number of signatures {signatures:,}" if by_signatures else f"the threshold {chosen['threshold']:,}"
     if chosen["graph"] == "complete" and not by_signatures:
         why = f"no ring has fewer than {SMALL_COHORT} participants"
         if clients >= SMALL_COHORT:
             why = f"no ring holds if {clients - survivors:,} of {clients:,} may drop out"
         what = f"{why}, and {what} of the complete graph"
-    reason = f"{what} for {clients} clients, of whom {colluders} may collude, is above min_survivors {survivors}."
+    reason = f"{what} for {clients:,} clients, of whom {colluders:,} may collude, is above min_survivors {survivors:,}."
     least = max(complete_graph_threshold(clients, colluders), signatures)  # enough on the complete graph
     if least > clients:
-        instead = f"invite at least {colluders + 2} clients, or use a lower --adversarial"
+        instead = f"use --clients {colluders + 2} or more, or a lower --adversarial"
         return Failure(ExitCode.INFEASIBLE, reason, instead)
 
     def shared(number: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _too_few_survivors(
     # Below that many only on a ring, which holds from some number on.
     high = smallest(max(survivors, signatures - 1), least, lambda number: shared(number)["threshold"] <= number)
     graph = "on the complete graph" if shared(high)["graph"] == "complete" else "on a ring"
-    instead = f"use --min-survivors {high}, {graph}: at most {clients - high} may leave; or a lower --adversarial"
+    instead = f"use --min-survivors {high}, {graph}: at most {clients - high:,} may leave; or a lower --adversarial"
     return Failure(ExitCode.INFEASIBLE, reason, instead)
 
 

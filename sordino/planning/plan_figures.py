@@ -16,8 +16,8 @@ class PlanFigures:
     """A plan in data units, not grid units; the fields are the stable JSON names.
 
     Attributes:
-        epsilon_coordinator, epsilon_released, epsilon_conditional: of all rounds. None above about 70, which the
-            sampler's distance from its law can't state; the last one without sampling, too.
+        epsilon_coordinator, epsilon_released, epsilon_conditional: of all rounds. None above the largest
+            that the sampler's distance from its law lets one state; the last one without sampling, too.
         participations: rounds that may hold one participant.
         granularity: step of the integer grid.
         local_stddev, central_stddev, full_stddev: noise of one share, of the smallest sum, and if all survive.

@@ -40,7 +40,7 @@ def figures_of(plan: Plan) -> PlanFigures:
     values: dict[str, Any] = {
         "clipping": plan.clipping.to_json(),
         "sketch": [plan.sketch_rows, plan.sketch_width] if plan.sketch_rows else None,
-        # None: above the largest epsilon, about 70, that the sampler's distance from the exact law allows to state.
+        # None: above the largest epsilon that the sampler's distance from the exact law allows to state.
         "epsilon_coordinator": finite(plan.epsilon_coordinator),
         "epsilon_released": finite(plan.epsilon_released),
         "epsilon_conditional": finite(plan.epsilon_conditional) if plan.amplified else None,
@@ -241,7 +241,7 @@ def _keys(figures: PlanFigures) -> str:
 
 
 def _epsilon(value: float | None) -> str:
-    return "above 70" if value is None else f"{value:.3f}"
+    return "too large to state" if value is None else f"{value:.3f}"
 
 
 def _target(figures: PlanFigures, reader: str) -> str:

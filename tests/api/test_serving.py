@@ -86,7 +86,7 @@ async def test_what_cannot_be_is_one_sentence(study: Path, tmp_path: Path) -> No
         sordino.serve(study)
     with pytest.raises(sordino.Failure, match=r"use `await sordino\.Participant"):
         sordino.join(study / "hosts" / "host-01")
-    with pytest.raises(sordino.Failure, match="folder of a study's host: sordino join --home"):
+    with pytest.raises(sordino.Failure, match=r"folder of a study's host\. Run sordino join --home"):
         sordino.Coordinator(study / "hosts" / "host-01")
     with pytest.raises(sordino.Failure, match="is a study's folder; its hosts are under"):
         await sordino.Participant(study).run()

@@ -137,8 +137,11 @@ def test_exit_codes_are_stable() -> None:
         (("report", "/nowhere"), 2, "there is no such file"),
         (("join", "here", "--home", "HOME"), 2, "must read HOST:PORT"),
         (("join", "localhost:0", "--home", "HOME"), 2, "names no port"),
-        (("serve", "HOME"), 2, "is the folder of a study's host: sordino join --home"),
-        (("status", "HOME"), 2, "is the folder of a study's host: sordino join --status --home"),
+        (("serve", "HOME"), 2, "is the folder of a study's host. Run sordino join --home"),
+        (("status", "HOME"), 2, "is the folder of a study's host. Run sordino join --status --home"),
+        (("status", "AUTHORITY"), 2, "is the folder of a study's authority. Run sordino authority show"),
+        (("status", "STUDY", "--password", "p"), 2, "--password is for the address of a page. Leave it out"),
+        (("join", "--accept", "--home", "HOME"), 2, "Terms are accepted anew only in a folder that a join code"),
         (("join", "--home", "STUDY"), 2, "is a study's folder; its hosts are under"),
         (("demo", "--participants", "3", "--processes", "5"), 2, "--processes 5 can't share --participants 3"),
         (("report", "STUDY"), 2, "nothing is recorded yet"),
@@ -154,8 +157,8 @@ def test_one_clear_error(
     told: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    places = {"HOME": str(small_study / "hosts" / "host-01"), "STUDY": str(small_study)}
-    given = [places.get(part, part) for part in arguments]
+    places = {"HOME": small_study / "hosts" / "host-01", "STUDY": small_study, "AUTHORITY": small_study / "authority"}
+    given = [str(places.get(part, part)) for part in arguments]
     err = one_clear_error(run, told, *given, code=code)
     assert err.splitlines()[0].endswith((".", "?", "`"))
     if arguments[0] in ("play", "invite"):

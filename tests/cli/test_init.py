@@ -55,6 +55,13 @@ def test_files_and_their_modes(small_study: Path) -> None:
     assert (small_study / ".gitignore").read_text() == "*\n"
 
 
+def test_a_port_that_other_machines_cannot_reach_is_said(run: Run, tmp_path: Path) -> None:
+    named = ("--separate-machines", "--host", "a.example", "--participants", 16, "--hosts", 8, "--max-dropout", 0.2)
+    for folder, listen in (("here", ()), ("everywhere", ("--listen", "0.0.0.0:8443"))):
+        said = output(run, "init", tmp_path / folder, *named, *listen)
+        assert ("add --listen 0.0.0.0:8443" in said) == (folder == "here")
+
+
 def test_gateways_are_on_the_card_and_have_time_to_take_over(tmp_path: Path) -> None:
     made = make_local_study(
         tmp_path / "study", new_study(participants=4, enrol=2, hosts=2, rounds=1, coordinator_engine="ray", gateways=2)
@@ -230,7 +237,11 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
         (("--enrol", 8, "--listen", "localhost:65535"), 2, "enrolment takes the port after it"),
         (("--cohort", 7), 2, "add --sampling lottery"),
         (("--sampling", "lottery"), 2, "say how many with --cohort"),
-        (("--sampling", "lottery", "--cohort", 200), 2, "--cohort 200 from --population 100"),
+        (
+            ("--sampling", "lottery", "--cohort", 200),
+            2,
+            "--cohort 200 exceeds --population 100 (by default --participants)",
+        ),
         (("--sampling", "lottery", "--cohort", 3), 3, "Use --cohort"),
         (
             ("--participants", 0, "--enrol", 40, "--sampling", "lottery", "--cohort", 20),

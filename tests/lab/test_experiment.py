@@ -207,13 +207,13 @@ BAD_INPUT: dict[str, list[tuple[tuple[object, ...], int, str]]] = {
     "audit": [
         (("--mechanisms", "laplace"), 2, "--mechanisms laplace is unknown"),
         (("--scale", "huge"), 2, "--scale huge is unknown. Use one of: small, paper."),
-        (("--noise-divided-by", "0.5"), 2, "--noise-divided-by 0.5 is out of range. Use 1 to 1000."),
+        (("--noise-divided-by", "0.5"), 2, "--noise-divided-by 0.5 is out of range. Use 1 to 1,000."),
         (("--noise-divided-by", "four"), 2, "--noise-divided-by takes numbers"),
         (("--canaries", "5"), 2, "--canaries 5 is out of range"),
-        (("--canaries", "500", "--dim", "100"), 2, "--dim 100 is out of range. Use 500"),
+        (("--canaries", "500", "--dim", "100"), 2, "--dim 100 is out of range. Use 500 to 1,048,576."),
         (("--leaving", "0.2"), 2, "--leaving 0.2 is out of range. Use 0 to 0.1."),
         (("--max-dropout", "-1"), 2, "--max-dropout -1 is out of range"),
-        (("--confidence", "99.9"), 2, "--confidence 99.9 is out of range"),
+        (("--confidence", "1"), 2, "--confidence 1 is out of range. Use at least 0.5 and below 1."),
         (("--delta", "0"), 2, "--delta 0 is out of range"),
         (("--figure", "audit.pdf"), 2, "must end in .png or .svg"),
         (("--canaries", "100", "--bits", "3"), 3, "bits"),
@@ -229,6 +229,8 @@ BAD_INPUT: dict[str, list[tuple[tuple[object, ...], int, str]]] = {
         (("--device", "tpu"), 2, "--device tpu is unknown"),
         (("--data", "No Such"), 2, "--data No Such is unknown"),
     ],
+    "clipping": [(("--data", "nope"), 2, "data set 'nope' is unknown")],
+    "dropout": [(("--data", "nope"), 2, "data set 'nope' is unknown")],
 }
 
 
@@ -240,3 +242,4 @@ def test_bad_input_is_one_clear_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where grids put their files
     one_clear_error(run, told, "experiment", experiment, *arguments, code=code)
+    assert not list(tmp_path.iterdir())

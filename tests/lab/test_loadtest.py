@@ -154,7 +154,7 @@ def test_large_cohorts_share_on_a_ring(clients: int, drop: float, graph: str, de
     assert choose_graph(clients, plan.colluders, least, plan.adversary) == "complete"
 
 
-@pytest.mark.parametrize(("changes", "suggestion"), [({"bits": 1}, "--bits 4 "), ({"bits": 62}, "--bits 3")])
+@pytest.mark.parametrize(("changes", "suggestion"), [({"bits": 1}, "use --bits 4"), ({"bits": 62}, "use --bits 3")])
 def test_an_infeasible_plan_is_refused_with_the_nearest_one(changes: dict[str, Any], suggestion: str) -> None:
     with pytest.raises(Failure, match="no plan holds this: ") as failure:
         load_study(OPTIONS.changed(**changes), 8443)

@@ -30,37 +30,40 @@ EXPERIMENTS: Final = {
     "clipping": (
         "Fixed clips against clips that follow a quantile, flat and by layer, each at its own clip and rate; accuracy "
         "against the first clip.",
-        ("40 minutes of one core", "four months by estimate, on the CPU"),
+        ("40 minutes of CPU time", "an estimated four months on two cores"),
         (),
     ),
     "blur-lus": (
         "DP-FedAvg, the distributed discrete Gaussian, BLUR + LUS and AE-DPFL: accuracy against epsilon, "
         "heterogeneity, sparsity, local steps, active participants and local rate; norms before clipping.",
-        ("45 to 90 minutes", "half a year by estimate, on the CPU: see --device and --parts"),
+        ("45 to 90 minutes on two cores", "an estimated half a year on two cores: see --device and --parts"),
         ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "own-rates", "bound"),
     ),
     "bits": (
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
         "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text.",
-        ("images 25 minutes of one core, text half an hour", "images two months, text years, by estimate on the CPU"),
+        (
+            "25 minutes of CPU time for images, half an hour for text",
+            "an estimated two months on two cores, years for text",
+        ),
         ("images", "text"),
     ),
     "compression": (
         "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
         "parameter.",
-        ("40 minutes of one core", "a month by estimate, on the CPU"),
+        ("40 minutes of CPU time", "an estimated month on two cores"),
         (),
     ),
     "sampling": (
         "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
         "coordinator.",
-        ("15 minutes of one core", "months by estimate, on the CPU"),
+        ("15 minutes of CPU time", "months on two cores, by estimate"),
         (),
     ),
     "dropout": (
         "Participants that leave silently: accuracy, epsilon as planned and as spent, aborted rounds, and what a "
         "system that ignores them claims.",
-        ("7 minutes of one core", "days by estimate"),
+        ("7 minutes of CPU time", "days on two cores, by estimate"),
         (),
     ),
 }
@@ -72,7 +75,7 @@ OF_SOME: Final = {"colour": ("blur-lus",), "text": ("bits",), "parts": ("bits", 
 class GridOptions(Table):
     """Options of a grid of simulated studies."""
 
-    scale: Literal["small", "paper"] = _option("small", "small, or paper: the published size; see below")
+    scale: Literal["small", "paper"] = _option("small", "small: a short run on small models; paper: the published size")
     seeds: str = _option(
         "1,2,3,4,5,6,7,8,9,10", "one run of each setting for each; noise is always fresh", metavar="S,S,..."
     )

@@ -108,7 +108,7 @@ class AuditOptions(Table):
     clip: float = _option(1.0, "L2 clip")
     max_dropout: float = _option(0.1, "share that may leave, by the plan")
     leaving: float = _option(0.05, "share that is missing in each round")
-    confidence: float = _option(0.999, "of each lower bound", within=(0.5, 1 - 1e-9))
+    confidence: float = _option(0.999, "of each lower bound", ge=0.5, lt=1)
     seed: int | None = _option(
         None,
         "of coins, canaries, rotations and who leaves; noise is always fresh",
@@ -132,7 +132,7 @@ def audit_settings(own: AuditOptions) -> list[audit.Setting]:
         ("--leaving", own.leaving, 0, own.max_dropout),
     ):
         if not least <= number <= most:
-            raise InputFailure(f"{option} {number:g} is out of range. Use {least:g} to {most:g}.")
+            raise InputFailure(f"{option} {number:.10g} is out of range. Use {least:,} to {most:,}.")
     if own.figure is not None:
         check_picture("--figure", own.figure)
 

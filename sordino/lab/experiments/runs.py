@@ -182,7 +182,6 @@ class RunPool:
         self._workers, self._progress, self._device = workers, progress, device
         self._rows: dict[str, Row] = {}
         if self._file is not None:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
             self._take_up(self._file)
 
     def run(self, stage: str, runs: Sequence[Run]) -> list[Row]:
@@ -190,6 +189,8 @@ class RunPool:
 
         Returns one row per run, in the order of ``runs``, with their labels.
         """
+        if self._file is not None:  # only now: a refused option leaves no folder
+            self._file.parent.mkdir(parents=True, exist_ok=True)
         names = [run.identity for run in runs]
         missing = {
             name: replace(run, settings=run.settings.changed(device=self._device))

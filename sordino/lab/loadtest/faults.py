@@ -183,7 +183,8 @@ def in_order(storms: Sequence[Storm]) -> tuple[Storm, ...]:
 def _known_ways(ways: str) -> str:
     for way in () if ways == ANY else ways.split("+"):
         if way not in WAYS:
-            raise ValueError(f"{way} is not a way to cheat.{did_you_mean(way, WAYS)}")
+            instead = did_you_mean(way, WAYS) or f" Use any, or some of {', '.join(WAYS)}, joined with +"
+            raise ValueError(f"{way} is not a way to cheat.{instead}")
     return ways
 
 

@@ -83,10 +83,10 @@ def _nearest(options: LoadOptions) -> str:
     for distance in range(1, 62):
         for bits in (options.bits - distance, options.bits + distance):
             if 1 <= bits <= 62 and works(bits=bits):
-                return f"--bits {bits} is the nearest that works"
+                return f"use --bits {bits}"
     for clients in range(options.clients + 1, options.clients + 9):
         if works(clients=clients):
-            return f"--clients {clients} is the nearest that works"
+            return f"use --clients {clients}"
     return f"use fewer values than --dim {options.dim}, or fewer participants"
 
 

@@ -163,8 +163,8 @@ class SimulationSettings(SimulationOptions):
             )
         if self.data is not None and self.study.data.dataset != OWN:
             raise ValueError(
-                "data holds the participants' own files, and the data set is "
-                f"{self.study.data.dataset!r}: use one of them"
+                f"data names a folder of own files, and the study the data set {self.study.data.dataset!r}: leave data "
+                "out, or use the data set 'own'"
             )
         if self.secagg == REAL and self.engine == RAY:
             raise ValueError('secagg "real" runs in one process; use the engine "local"')
