@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runtime.failure import Failure, InputFailure
-from runtime.settings_file import dotted, explain, number_if_it_is_one, refusal
+from runtime.settings_file import explain, number_if_it_is_one, refusal
 from runtime.settings_keys import SettingsKey, build, settings_keys
 from runtime.text import did_you_mean
 
@@ -56,16 +56,11 @@ def in_options(error: ValidationError, *models: type[BaseModel]) -> Failure:
     """The first refusal of settings models, in the words of its option; an unknown key before a missing one."""
     detail = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     where = [part for part in detail["loc"] if isinstance(part, str)]
-    keys = [one for model in models for one in settings_keys(model).values()]
-    for one in keys:
+    for one in (one for model in models for one in settings_keys(model).values()):
         if where in ([one.table, one.written], [one.written]):
             return refused(one, detail)
-    for one in keys:  # an option whose value is a table: --storm round=2,at=between
-        if len(where) > 1 and [one.table, one.written] == ["", where[0]]:
-            if detail["type"] == "missing":
-                return InputFailure(f"{one.option} needs {where[-1]}: add {where[-1]}=VALUE.")
-            said = explain(models[0], detail).replace(dotted(detail["loc"]), f"{one.option} {where[-1]}", 1)
-            return InputFailure(said.replace(" = ", "=", 1))
+        if len(where) > 1 and not one.table and one.written == where[0]:  # its value is a table: --storm round=2
+            return InputFailure(explain(models[0], detail, f"{one.option}: {where[-1]}"))
     whole = len(where) < 2 and detail["type"] == "value_error"  # keys that contradict each other: it names them
     return InputFailure(refusal("", detail) if whole else explain(models[0], detail))
 

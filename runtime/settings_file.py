@@ -179,10 +179,10 @@ TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is
 """One option of a task, in the table [task] of study.toml and host.toml."""
 
 
-def explain(model: type[BaseModel], detail: Any) -> str:
-    """One sentence for one refused key of a model (of `ValidationError.errors`), with its name in the file."""
+def explain(model: type[BaseModel], detail: Any, key: str = "") -> str:
+    """One sentence for one refused key of a model (of `ValidationError.errors`); ``key``: else its name in the file."""
     location: Sequence[str | int] = detail["loc"]
-    key = dotted(location)
+    key = key or _dotted(location)
     if detail["type"] == "missing":
         return f"{key} is missing. Add it."
     if detail["type"] == "extra_forbidden":
@@ -210,8 +210,7 @@ def refusal(key: str, detail: Any) -> str:
     return f"{key} = {shown}{separator} {message}{end}"
 
 
-def dotted(location: Sequence[str | int]) -> str:
-    """``storm[0].round``."""
+def _dotted(location: Sequence[str | int]) -> str:
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 NARROW, USUAL, WIDE = 60, 80, 100
 LONGEST: Final = 300
@@ -29,6 +30,12 @@ def several(names: Sequence[str], most: int) -> str:
 def terminal_width() -> int:
     """Columns for everything that ``plan`` and ``init`` print about a plan: the terminal's, from 60 to 100."""
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
+
+
+def say(line: str, stream: TextIO) -> None:
+    """A plain line with the time, and with the date too where it may be kept: not on a terminal."""
+    when = time.strftime("%H:%M:%S" if stream.isatty() else "%Y-%m-%d %H:%M:%S")
+    print(f"{when}  {line}", file=stream, flush=True)
 
 
 def rewritable() -> bool:

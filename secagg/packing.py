@@ -102,7 +102,7 @@ def packed_size(dim: int, bits: int) -> int:
 
 
 def pack(values: Words, bits: int) -> memoryview:
-    """Pack values, each below 2^bits, shape (d,), of ``word_dtype(bits)``, as a fresh array's ceil(d * bits / 8) bytes.
+    """Pack values, each below 2^bits, shape (d,), of ``word_dtype(bits)``, into ceil(d * bits / 8) fresh bytes.
 
     Raises ValueError: an argument has the wrong type, shape or range.
     """

@@ -20,10 +20,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.key_files import KeyFileError, read_key_file, write_key_file
+from wire.certificates import LOCAL_NAMES
 
 PASSWORD_FILE: Final = "http.password"
 """Beside the journal, where the port isn't on loopback."""
-LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; "
@@ -63,7 +63,7 @@ class PageGuard:
         asked: str = ASKED,  # says where the password is
         forms: bool = False,  # the page may send forms to itself
     ) -> None:
-        self._app, self._hosts, self._password, self._asked = app, LOOPBACK_NAMES.union(hosts), password, asked
+        self._app, self._hosts, self._password, self._asked = app, {*LOCAL_NAMES, *hosts}, password, asked
         policy = HEADERS["content-security-policy"]
         self._headers = HEADERS | {
             "content-security-policy": policy.replace("form-action 'none'", "form-action 'self'") if forms else policy

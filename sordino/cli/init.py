@@ -49,7 +49,6 @@ WHERE_FILES_GO = (
     "that lie elsewhere are named in host.toml."
 )
 LIVE_PAGE = "127.0.0.1:0"
-_THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 _UNREACHABLE = "The coordinator listens on {} only, so other machines can't reach it: add --listen 0.0.0.0:8443."
 """Where `sordino serve` shows the page of a new study: a free port, since a machine may serve several."""
 
@@ -78,6 +77,7 @@ def _run(
     from authority.new_study import make_local_study
     from authority.study_data import fitted
     from sordino.planning.refusals import check_study
+    from wire.certificates import LOCAL_NAMES
 
     values = {"http_listen": LIVE_PAGE} | study_values(given, StudyConfiguration, Making)
     carried = None if authority is None else CarriedAuthority.read(authority)
@@ -131,7 +131,7 @@ def _run(
             remarks[-1] += f" {HIDDEN}"
     figures = replace(figures, expected=expected)
     listens, reached = (
-        split_address(one)[0] in _THIS_MACHINE
+        split_address(one)[0] in LOCAL_NAMES
         for one in (made.coordinator.listen, split_addresses(new.client_address)[0])
     )
     if listens and not reached:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 
 from runtime.failure import ExitCode
 from runtime.option_values import settled
+from runtime.text import say
 from sordino.cli.options import chosen, options, with_options
 from sordino.cli.verbs import A_STUDY, JsonAtEnd, epilog, option
 from sordino.lab.loadtest.options import LoadOptions, read_scenario
@@ -52,7 +53,7 @@ def _run(
     load = settled(lambda: LoadOptions.model_validate(values), lambda load: load, values, LoadOptions)
     load.check()
     check_can_end(load)
-    result = run_load_test(load, _say, out)
+    result = run_load_test(load, partial(say, stream=sys.stderr), out)
     if as_json:
         typer.echo(json.dumps(result))
     else:
@@ -63,11 +64,6 @@ def _run(
 
 
 run = with_options(_run, options(LoadOptions))
-
-
-def _say(line: str) -> None:
-    """A plain line with the time; standard output is the verb's answer."""
-    print(f"{time.strftime('%H:%M:%S')}  {line}", file=sys.stderr, flush=True)
 
 
 def _print(result: dict[str, Any], out: Path | None) -> None:

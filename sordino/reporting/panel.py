@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from runtime.text import clock_text, counted
+from runtime.text import clock_text, counted, say
 from secagg.messages import PHASES
 from server.events import Event, ParticipantDropped
 from server.study_view import StudyView, waiting
@@ -384,6 +384,4 @@ class Display:
             self.say(text)
 
     def say(self, line: str) -> None:
-        """One plain line with the time, and with the date too where it may be kept."""
-        when = time.strftime("%H:%M:%S" if self._console.is_terminal else "%Y-%m-%d %H:%M:%S")
-        print(f"{when}  {line}", file=self._stream, flush=True)
+        say(line, self._stream)
