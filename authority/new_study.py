@@ -42,6 +42,7 @@ _HEADER: Final = (
     "A Sordino study, read by `sordino serve`; SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443 and the like override keys.",
     "What is marked (fixed) is part of what participants sign: to change it, make a new folder with `sordino init`.",
 )
+_FILES: Final = ("test", "start")  # keys of [data] that name files of the coordinator's
 _HOST_HEADER: Final = (
     "One client process of a Sordino study. `sordino join --home` reads this file. The folder is complete: copy it",
     "whole to the machine that holds the data, and change [coordinator] address. A table [conditions] with",
@@ -219,11 +220,11 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     check_data(new.study, new.making.participants)
     _check_own_files(new)
     study = new.study.settled()
-    test = study.data.test
-    data = {"test": str(Path(test).absolute()) if test else "", "dataset": located(study.data.dataset, Path.cwd())}
+    data = {name: str(Path(given).absolute()) if (given := getattr(study.data, name)) else "" for name in _FILES}
+    data["dataset"] = located(study.data.dataset, Path.cwd())
     task = dict(study.make_task().options.to_mapping())
     study = study.model_copy(update={"data": study.data.model_copy(update=data), "task": task})
-    _check_public_examples(study)
+    _check_learner(study)
     plan = study.plan()
     making = new.making
     largest = math.ceil(making.participants / max(making.hosts, 1))
@@ -264,17 +265,17 @@ def _check_own_files(new: NewStudy) -> None:
         load_own(str(folder), new.making.participants, study.make_task(), trained, study.data.test)
 
 
-def _check_public_examples(study: StudyConfiguration) -> None:
-    """Check that the coordinator has as many examples as votes of all rounds ask about.
+def _check_learner(study: StudyConfiguration) -> None:
+    """Check that the coordinator has as many examples as votes of all rounds ask about, and the model to begin from.
 
-    Raises OptionError: they are too few, or of another shape than the task's; DatasetError: no such set or file here.
+    Raises OptionError: they are too few, or of another shape than the task's; or it isn't the task's; DatasetError: no
+    such set or file here.
     """
     from learning.own_data import load_test
 
-    if study.study.task != VOTES:
-        return
-    data = load_test(study.data.dataset, study.data.test, trained_task(study.study.task, study.task))
-    study.make_task().learner(study.server_optimizer.make(), data).prepare(study.study.rounds)
+    if study.study.task == VOTES or study.data.start:
+        data = load_test(study.data.dataset, study.data.test, trained_task(study.study.task, study.task))
+        study.make_learner(study.make_task(), data)
 
 
 def _parts_of_hosts(participants: int, hosts: int) -> dict[str, list[int]]:
@@ -324,7 +325,7 @@ def _write(work: Path, new: NewStudy, study: StudyConfiguration, plan: Plan) -> 
     if dataset == APP:
         data["parts"] = study.places
     elif dataset != OWN:
-        data = {**study.data.model_dump(exclude={"test"}), "parts": study.places}
+        data = {**study.data.model_dump(exclude={*_FILES}), "parts": study.places}
     trained = trained_task(study.study.task, study.task)
     brought = [] if making.data is None else own_files(making.data.absolute(), trained)
     digits = max(3, len(str(making.participants)))

@@ -370,7 +370,7 @@ class Participant:
         model = asyncio.create_task(self._model(terms, config.model_digest))
         began, offset_s = asyncio.get_running_loop().time(), terms.document.plan.offer_offset_s
         decided = began + (1 - ENCODING_SHARE) * offset_s if offset_s else None
-        made = asyncio.create_task(self._train(terms, model, decided))
+        made = asyncio.create_task(self._train(terms, config.round, model, decided))
         for task in (model, made):
             task.add_done_callback(_retrieve)
         number = (config.round, config.attempt)
@@ -386,12 +386,12 @@ class Participant:
             raise DocumentMismatch(str(error)) from error
 
     async def _train(
-        self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None
+        self, terms: StudyTerms, round_: int, model: asyncio.Task[RoundModel], decided: float | None
     ) -> Contribution | None:
         """The contribution; where a time is given, what is ready then, and never before."""
         begun, loop, plan = await model, asyncio.get_running_loop(), terms.document.plan
-        norm = plan.update_norm(begun.clips)
-        training = asyncio.create_task(self.training.train(begun.vector, norm, plan.evaluation))
+        norm, done = plan.update_norm(begun.clips), (round_ - 1) / plan.rounds
+        training = asyncio.create_task(self.training.train(begun.vector, norm, plan.evaluation, done))
         if decided is None:
             return await training
         await asyncio.wait({training}, timeout=max(decided - loop.time(), 0.0))

@@ -26,7 +26,7 @@ from learning.datasets import Dataset
 from learning.own_task import place_of
 from learning.parameters import Parameters, dimension, flatten_contribution, shapes_of, unflatten
 from learning.public_random import PublicRandom
-from learning.task import Task, held_out_metrics, held_out_split
+from learning.task import Task, at_round, held_out_metrics, held_out_split, weight_of
 from mechanisms.encoder import Encoder, Words
 from mechanisms.evaluation import NO_METRICS, NOT_EVALUATED, Evaluation, HeldOutMetrics
 
@@ -78,12 +78,14 @@ class LocalTraining:
         self.took: deque[float] = deque(took, maxlen=_REMEMBERED)  # seconds, of trainings that ended
         self._untold: list[Callable[[], None]] = []
 
-    async def train(self, model: Update, l2_clip: float, evaluation: Evaluation = NOT_EVALUATED) -> Contribution | None:
+    async def train(
+        self, model: Update, l2_clip: float, evaluation: Evaluation = NOT_EVALUATED, done: float = 0.0
+    ) -> Contribution | None:
         """As `contribution`, from a model of shape (broadcast_dim,); one that fails ends when another might have."""
 
         def train() -> Contribution | None:  # also copies a large model outside the event loop
             began, parameters = time.perf_counter(), unflatten(model, self._shapes)
-            made = self.contribution(parameters, l2_clip, evaluation)
+            made = self.contribution(parameters, l2_clip, evaluation, done)
             if made is None and self.last_failure != _DIVERGED:
                 self._imitate(began, l2_clip, evaluation)
             else:
@@ -111,22 +113,23 @@ class LocalTraining:
             matrix @ matrix
 
     def contribution(
-        self, parameters: Parameters, l2_clip: float, evaluation: Evaluation = NOT_EVALUATED
+        self, parameters: Parameters, l2_clip: float, evaluation: Evaluation = NOT_EVALUATED, done: float = 0.0
     ) -> Contribution | None:
         """The update, shape (task.dim,), always finite, with its evaluation; None where training failed or diverged.
 
         Args:
             l2_clip: L2 norm to which the update will be clipped, in data units.
             evaluation: of the plan; says how many examples are held out.
+            done: share of the study's rounds that are over, for a schedule of step sizes.
         """
-        made, failure = self._contribution(parameters, l2_clip, evaluation)
+        made, failure = self._contribution(parameters, l2_clip, evaluation, done)
         self.trained += 1
         if made is None:
             self.failed, self.last_failure = self.failed + 1, failure
         return made
 
     def _contribution(
-        self, parameters: Parameters, l2_clip: float, evaluation: Evaluation
+        self, parameters: Parameters, l2_clip: float, evaluation: Evaluation, done: float = 0.0
     ) -> tuple[Contribution | None, str]:
         try:
             # Only for the order of examples in batches; noise and keys never come from it.
@@ -139,9 +142,10 @@ class LocalTraining:
                 if share not in self._parts:
                     self._parts[share] = held_out_split(self._task, self._data, share)
                 data, held = self._parts[share]
-                metrics = self._metrics(parameters, held)
-            made = self._task.local_update(parameters, data, order, l2_clip)
+                metrics = self._metrics(parameters, data, held)
+            made = at_round(self._task, done).local_update(parameters, data, order, l2_clip)
             update = flatten_contribution(made, self._task.contribution_shapes)
+            update *= weight_of(self._task, len(data))
             diverged = update.shape != (self._task.dim,) or not np.isfinite(update).all()
         # Every error: signals don't reach a trainer's thread, so the task itself raised it, perhaps because of an
         # example. SystemExit, KeyboardInterrupt or a cancellation would end this whole process.
@@ -152,10 +156,10 @@ class LocalTraining:
             return None, _DIVERGED
         return Contribution(update, metrics), ""
 
-    def _metrics(self, parameters: Parameters, held: Dataset) -> HeldOutMetrics:
+    def _metrics(self, parameters: Parameters, data: Dataset, held: Dataset) -> HeldOutMetrics:
         """What is said of the model; nothing where that fails, and training goes on."""
         try:
-            return held_out_metrics(self._task, parameters, held)
+            return held_out_metrics(self._task, parameters, data, held, PublicRandom(os.urandom(32)))
         except BaseException as error:
             self._failed("evaluation failed, nothing is said of the model", error)
             return NO_METRICS

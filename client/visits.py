@@ -270,12 +270,12 @@ class Visitor(Participant):
         return self._states.begin(config, self.identity)
 
     async def _train(
-        self, terms: StudyTerms, model: asyncio.Task[RoundModel], decided: float | None
+        self, terms: StudyTerms, round_: int, model: asyncio.Task[RoundModel], decided: float | None
     ) -> Contribution | None:
         """Once it is charged: a message that only pretends to be due must not show how long training takes."""
         assert self._attempt is not None  # noqa: S101  # the task was made for it
         await self._attempt.charged.wait()
-        return await super()._train(terms, model, decided)
+        return await super()._train(terms, round_, model, decided)
 
     def remember(self) -> None:
         """Keep how long trainings took: one that fails in a later visit must end as late as another."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from learning.parameters import Parameters
+from learning.parameters import Parameters, Shapes, described, shapes_of
 from runtime.durable import sync_folder
 
 FORMAT: Final = 2
@@ -133,6 +133,27 @@ class SavedModel:
         """Write it as .safetensors, for `load_model` and other readers of the format. Raises as `save_checkpoint`."""
         about = {"study": self.study, "task": self.task, "round": self.round}
         save_checkpoint(Path(path), Checkpoint(self.parameters, {}, about))
+
+
+def load_arrays(path: Path, shapes: Shapes) -> Parameters:
+    """Read those arrays of a .safetensors file that have these names, float32, in this order; others may be there too.
+
+    Raises CheckpointError: it can't be read, or an array is missing, of another shape, or not of finite numbers.
+    """
+    from safetensors.numpy import load_file
+
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}")
+    try:
+        found = load_file(path)
+    except Exception as error:  # the library raises several kinds over damaged bytes
+        raise CheckpointError(f"{path} is no .safetensors file, or damaged") from error
+    arrays = {name: found[name].astype(np.float32, copy=False) for name in shapes if name in found}
+    if shapes_of(arrays) != {name: tuple(shape) for name, shape in shapes.items()}:
+        raise CheckpointError(f"{path} has {described(shapes_of(found))}; the model has {described(shapes)}")
+    if not all(np.isfinite(one).all() for one in arrays.values()):
+        raise CheckpointError(f"{path} holds NaN or infinity")
+    return arrays
 
 
 def load_model(path: str | os.PathLike[str]) -> SavedModel:

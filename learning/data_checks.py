@@ -111,7 +111,7 @@ def check_task_takes(
             start = task.initial_parameters()
             made = task.local_update(start, first, update_rng(0, 1, 0), 1.0)
             if name not in TASKS and planned is None and isinstance(task, ModelTask):  # the planner evaluates it
-                task.evaluate(start, first)
+                task.evaluate(task.fitted(start, first, update_rng(0, 1, 0)), first)
         except TaskMistake:
             raise
         except (ValueError, IndexError) as error:

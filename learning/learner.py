@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.checkpoints import load_arrays
 from learning.parameters import Floats, Parameters, flatten, shapes_of, views
 from learning.server_optimizers import ServerOptimizer
 from mechanisms.model_step import ModelStep
@@ -79,6 +81,9 @@ class ModelLearner(Learner):
         self._optimizer, self._evaluate = optimizer, evaluate
         self._step: ModelStep | None = None
 
+    def prepare(self, rounds: int) -> None:
+        self._optimizer.prepare(rounds)
+
     def broadcast(self) -> Parameters:
         """The model, to be read: a large one isn't copied."""
         return views(self._vector, self._shapes)
@@ -92,6 +97,13 @@ class ModelLearner(Learner):
         step, self._step = self._step, None  # of a large model it is large
         return step
 
+    def start_from(self, path: Path) -> None:
+        """Begin with the arrays of these names in a .safetensors file, such as a checkpoint of another study.
+
+        Raises CheckpointError: it can't be read, or has not all of them in these shapes.
+        """
+        self._vector = flatten(load_arrays(path, self._shapes))
+
     def evaluate(self) -> dict[str, float]:
         return self._evaluate(views(self._vector, self._shapes, writable=True))
 
@@ -99,7 +111,7 @@ class ModelLearner(Learner):
         return self.broadcast(), self._optimizer.state()
 
     def load_state(self, parameters: Parameters, state: Mapping[str, Floats]) -> None:
-        if shapes_of(parameters) != self._shapes:
+        if list(shapes_of(parameters).items()) != list(self._shapes.items()):
             raise ValueError("the checkpoint holds another model")
         self._vector, self._step = flatten(parameters), None
         self._optimizer.load_state(state)

@@ -8,7 +8,7 @@ limits what leaves a participant: the encoder clips the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final, TypeAlias
@@ -131,6 +131,8 @@ def local_change(
     Returns the change, in the arrays of ``model``; NaN or infinite where training diverged.
     """
     rate = options.client_rate
+    if options.frozen:
+        gradient = _with_frozen(gradient, options.frozen)
     if options.method == DP_FEDSGD:
         for name, slope in _mean_gradient(model, all_batches(), gradient, training=True).items():
             model[name][...] = -rate * slope
@@ -194,6 +196,18 @@ def _ascending(values: Any, place: int) -> Any:
     if isinstance(values, np.ndarray):
         return np.partition(values, place, axis=-1)[..., place : place + 1]
     return values.kthvalue(place + 1, dim=-1, keepdim=True).values
+
+
+def _with_frozen(gradient: Gradient, frozen: Collection[str]) -> Gradient:
+    """The gradient, 0 in frozen arrays."""
+
+    def found(model: Arrays, batch: Batch, training: bool) -> tuple[Arrays, Any]:
+        slopes, counted = gradient(model, batch, training)
+        for name in frozen:
+            slopes[name][...] = 0
+        return slopes, counted
+
+    return found
 
 
 def _draw_back(slopes: Arrays, start: Arrays, model: Arrays, weight: float, beyond: float, batch: Batch) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from learning.options import OptionError, TaskOptions
+from learning.options import OptionError, TaskOptions, TrainingOptions
 from learning.own_task import TaskMistake, mistakes_told, task_class
 from learning.parameters import Shapes
-from learning.task import Task
+from learning.task import ModelTask, Task
 from learning.task_names import BUILT_IN, check_task_name
+from learning.tasks.personal import Personal, travelling
 
 
 def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
@@ -35,7 +37,9 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
         raise OptionError(f"task {name!r} {error}") from None
     kind = task_class(name)
     with mistakes_told(name, kind):
-        return kind(kind.Options.from_mapping(options or {}))
+        made = kind.Options.from_mapping(options or {})
+        task = kind(made)
+        return Personal(cast(ModelTask, task), made) if isinstance(made, TrainingOptions) and made.personal else task
 
 
 def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:
@@ -72,7 +76,7 @@ def model_shapes(name: str, options: Mapping[str, object]) -> Shapes:
     kind, made = task_class(name), options_of(name, options)
     stated = getattr(kind, "stated_shapes", None)
     shapes: Shapes = kind(made).contribution_shapes if stated is None or name not in BUILT_IN else stated(made)
-    return shapes
+    return travelling(shapes, made.personal) if isinstance(made, TrainingOptions) and made.personal else shapes
 
 
 def clip_of(task: Task, clip: float | None, *, adaptive: bool = False, sketch: bool = False) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
@@ -107,6 +108,20 @@ class TaskOptions:
         return None
 
 
+CONSTANT, LINEAR, COSINE = "constant", "linear", "cosine"
+SCHEDULES: Final = (CONSTANT, LINEAR, COSINE)
+
+
+def scheduled(schedule: str, done: float) -> float:
+    """What a step size is multiplied with once a share ``done`` of the rounds, in [0, 1), is over.
+
+    Source of cosine: [LH17] Eq. 5 without restarts, down to 0.
+    """
+    if schedule == CONSTANT:
+        return 1.0
+    return 1 - done if schedule == LINEAR else (1 + math.cos(math.pi * done)) / 2
+
+
 DP_FEDAVG, DP_FEDSGD, FEDPROX, BLUR, LUS, BLUR_LUS = "dp-fedavg", "dp-fedsgd", "fedprox", "blur", "lus", "blur-lus"
 _VOTES: Final = "ae-dpfl"  # a method in earlier releases
 METHODS: Final = (DP_FEDAVG, DP_FEDSGD, FEDPROX, BLUR, LUS, BLUR_LUS)
@@ -117,6 +132,8 @@ _COUNTS_FOR: Final[Mapping[str, tuple[str, ...]]] = {
     "sparsity": (LUS, BLUR_LUS),
     "proximal_weight": (FEDPROX,),
 }
+OF_UPDATES: Final = ("method", "client_schedule", "weight_cap", "weight_mean", "personal")
+"""Options that count where a change of the round's model is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +156,11 @@ class TrainingOptions(TaskOptions):
         blur_weight: lambda of BLUR, above 0 and below 1 / client_rate (Lemma 2).
         sparsity: share c of each array's values that LUS zeroes, in [0, 1).
         proximal_weight: mu of FedProx, finite and >= 0.
+        client_schedule: how client_rate goes on over the study's rounds, one of ``SCHEDULES``.
+        weight_cap: a participant with n examples weighs min(n, weight_cap) / weight_mean; 0: all weigh 1.
+        weight_mean: public estimate of the participants' mean of min(n, weight_cap), above 0 and at most that; then the
+            mean update is that of weighted federated averaging. 0: weight_cap.
+        personal: names of arrays or layers that never travel (`learning.tasks.personal`), with commas between.
     """
 
     method: str = DP_FEDAVG
@@ -149,7 +171,18 @@ class TrainingOptions(TaskOptions):
     blur_weight: float = 0.4
     sparsity: float = 0.7
     proximal_weight: float = 0.1
-    _ranges: ClassVar = {"batch_size": (1, 65_536), "local_epochs": (1, 1_000), "local_steps": (0, 100_000)}
+    client_schedule: str = CONSTANT
+    weight_cap: int = 0
+    weight_mean: float = 0.0
+    personal: str = ""
+    frozen: ClassVar[frozenset[str]] = frozenset()
+    """Arrays that training leaves as they are; see `freezing`."""
+    _ranges: ClassVar = {
+        "batch_size": (1, 65_536),
+        "local_epochs": (1, 1_000),
+        "local_steps": (0, 100_000),
+        "weight_cap": (0, 1_000_000_000),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,6 +195,9 @@ class TrainingOptions(TaskOptions):
         if self.method in _COUNTS_FOR["blur_weight"]:
             allowed = f"above 0 and below 1 / client_rate = {1 / rate:g}"
             require(0 < self.blur_weight < 1 / rate, "blur_weight", self.blur_weight, allowed)
+        schedule, mean = self.client_schedule, self.weight_mean
+        require(schedule in SCHEDULES, "client_schedule", schedule, f"one of {', '.join(SCHEDULES)}")
+        require(0 <= mean <= self.weight_cap, "weight_mean", mean, f"from 0 to weight_cap = {self.weight_cap}")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
@@ -182,7 +218,27 @@ class TrainingOptions(TaskOptions):
 
     def _left_out(self) -> set[str]:
         of_others = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
-        return of_others if self.local_steps else of_others | {"local_steps"}
+        idle = ("local_steps", *OF_UPDATES[1:])
+        return of_others | {name for name in idle if self.is_usual(name)}
+
+    def at(self, done: float) -> Self:
+        """Those of a round, once a share ``done`` of the rounds is over."""
+        rate = self.client_rate * scheduled(self.client_schedule, done)
+        return dataclasses.replace(self, client_rate=rate, client_schedule=CONSTANT)
+
+    def freezing(self, names: Iterable[str]) -> Self:
+        """These, for training that leaves some arrays as they are."""
+        made = copy.copy(self)
+        object.__setattr__(made, "frozen", frozenset(names))
+        return made
+
+    def weight(self, examples: int) -> float:
+        """Factor of a participant's change, before it is clipped.
+
+        Deviation: [MRTZ18] Algorithm 1 weights clipped changes, by at most 1. The bound on what is sent, and so its
+        cost, are the same; here changes of participants with few examples are cut less.
+        """
+        return min(examples, self.weight_cap) / (self.weight_mean or self.weight_cap) if self.weight_cap else 1.0
 
     def for_one_step(self) -> dict[str, bool | int | float | str]:
         """One step; dp-fedsgd takes one in any case."""
@@ -209,6 +265,10 @@ OPTION_HELP: Final[Mapping[str, str]] = {
     "blur_weight": "lambda of BLUR: how hard a change longer than the clip is drawn back",
     "sparsity": "share of each array that LUS zeroes",
     "proximal_weight": "mu of FedProx",
+    "client_schedule": "how client_rate goes on over the rounds: constant, linear or cosine",
+    "weight_cap": "a participant weighs as many examples as it has, at most these; 0: all weigh the same",
+    "personal": "arrays or layers that never travel, with commas between; each participant fits its own",
+    "weight_mean": "public estimate of the mean of those weights; 0: weight_cap",
     "client_rate": "step size of local training",
     "batch_size": "examples in one step",
     "local_epochs": "passes over the participant's own data in a round",

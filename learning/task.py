@@ -5,6 +5,7 @@ Numpy arrays go in and numpy arrays come out, whatever library a task trains wit
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from learning.datasets import Dataset
 from learning.learner import Learner, ModelLearner
-from learning.options import TaskOptions
+from learning.options import CONSTANT, TaskOptions, TrainingOptions
 from learning.parameters import Parameters, Shapes, dimension, shapes_of
 from learning.partitions import hold_out
 from learning.progress import JUDGED
@@ -101,6 +102,10 @@ class ModelTask(ABC):
         Others, such as ``mean_absolute_error`` of a regression, are shown under their names.
         """
 
+    def fitted(self, parameters: Parameters, data: Dataset, rng: Shuffler) -> Parameters:
+        """Return the whole model of a participant with these examples, for `evaluate`; by default the round's model."""
+        return parameters
+
     @cached_property
     def contribution_shapes(self) -> Shapes:
         return shapes_of(self.initial_parameters())
@@ -160,6 +165,27 @@ class Classifier(Protocol):
         """As `ModelTask.evaluate`."""
 
 
+def at_round(task: Task, done: float) -> Task:
+    """The task with the step size of a round, once a share ``done`` of the rounds is over."""
+    options = getattr(task, "options", None)  # a class of the user's own may keep none
+    if not isinstance(options, TrainingOptions) or options.client_schedule == CONSTANT:
+        return task
+    return with_options(task, options.at(done))
+
+
+def with_options(task: Task, options: TrainingOptions) -> Task:
+    """The task, to train by other options; what it was made of is shared."""
+    found: Any = copy.copy(task)
+    found.options = options
+    return cast(Task, found)
+
+
+def weight_of(task: Task, examples: int) -> float:
+    """Of a participant's change, before it is clipped."""
+    options = getattr(task, "options", None)
+    return options.weight(examples) if isinstance(options, TrainingOptions) else 1.0
+
+
 def update_rng(seed: int, round_number: int, participant: int) -> PublicRandom:
     """Return the generator of one participant's batch order in one round.
 
@@ -174,13 +200,18 @@ def held_out_split(task: Task, data: Dataset, share: float) -> tuple[Dataset, Da
     return (data, data) if getattr(task, "divides_itself", False) else hold_out(data, share)
 
 
-def held_out_metrics(task: Task, parameters: Parameters, held: Dataset) -> HeldOutMetrics:
+def held_out_metrics(task: Task, parameters: Parameters, data: Dataset, held: Dataset, rng: Shuffler) -> HeldOutMetrics:
     """A participant's figures of the model on examples that it never trains on.
+
+    Args:
+        data: that it trains on, for arrays of its own; ``rng`` orders them.
 
     Raises ValueError: the task gives others than it states; besides whatever its ``evaluate`` raises.
     """
     if not len(held):
         return NO_METRICS
+    if isinstance(task, ModelTask):
+        parameters = task.fitted(parameters, data, rng)
     found = cast(ModelTask, task).evaluate(parameters, held)
     missing = [name for name in task.judged if name not in found]
     if missing:

@@ -102,7 +102,7 @@ class Study:
         self.roster_files = roster_files
         authority, one_machine = configuration.read_authority_public_key(), configuration.coordinator.one_machine
         self._membership = Membership(self._plan, signed, authority, document.digest(), one_machine)
-        learner = task.learner(configuration.server_optimizer.make(), test_data)
+        learner = configuration.make_learner(task, test_data)
         folder = configuration.coordinator.state.parent / "checkpoints"
         self._model = TrainedModel(document.study, task, learner, self._plan, folder)
         self._study_bytes = document.to_bytes()

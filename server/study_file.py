@@ -40,6 +40,8 @@ from server.study_tables import (
 )
 
 if TYPE_CHECKING:
+    from learning.datasets import Dataset
+    from learning.learner import Learner
     from learning.task import Task
     from mechanisms.evaluation import Evaluation
     from mechanisms.plan import Plan
@@ -82,6 +84,25 @@ class StudyConfiguration(Settings):
         from learning.make_task import make_task
 
         return make_task(self.study.task, dict(self.task))
+
+    def make_learner(self, task: Task, data: Dataset) -> Learner:
+        """The coordinator's half, before the first round, evaluated on ``data``.
+
+        Raises learning.options.OptionError: it can't serve as many rounds, or begin with the file named.
+        """
+        from learning.checkpoints import CheckpointError
+        from learning.learner import ModelLearner
+
+        learner = task.learner(self.server_optimizer.make(), data)
+        learner.prepare(self.study.rounds)
+        if self.data.start:
+            if not isinstance(learner, ModelLearner):
+                raise OptionError(f"task {task.name!r} has no model that could begin from a file: leave start_from out")
+            try:
+                learner.start_from(Path(self.data.start))
+            except CheckpointError as error:
+                raise OptionError(f"start_from: {error}") from error
+        return learner
 
     def _clip(self, task: Task) -> float:
         from learning.make_task import clip_of
@@ -241,7 +262,10 @@ def load(path: Path) -> StudyConfiguration:
     readable = {f"coordinator.{name}": value for name, value in paths.items()}
     if configuration.data.test and not (base / configuration.data.test).is_dir():
         readable["data.test"] = base / configuration.data.test
+    if configuration.data.start:
+        readable["data.start"] = base / configuration.data.start
     check_files(file, readable, hint="Correct the path, or restore the file from a copy.")
     data = configuration.data
-    examples = {"dataset": located(data.dataset, base), "test": str(base / data.test) if data.test else ""}
-    return configuration.model_copy(update={"coordinator": table, "data": data.model_copy(update=examples)})
+    files = {name: str(base / given) if (given := getattr(data, name)) else "" for name in ("test", "start")}
+    located_data = data.model_copy(update=files | {"dataset": located(data.dataset, base)})
+    return configuration.model_copy(update={"coordinator": table, "data": located_data})

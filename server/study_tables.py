@@ -152,6 +152,13 @@ class DataTable(Table):
         shown="the data set's test part, where it has one",
         metavar="FILE",
     )
+    start: str = _data(
+        "",
+        "a .safetensors file with the model that the first round begins from, such as a checkpoint of another study",
+        shown="the task's initial weights",
+        metavar="FILE",
+        option="start_from",
+    )
 
 
 class PrivacyTable(Table):
@@ -379,6 +386,11 @@ class ServerOptimizerTable(Table):
         le=1e6,
         option="server_rate",
     )
+    schedule: Literal["constant", "linear", "cosine"] = _study(
+        "constant",
+        "how the step goes on over the rounds: constant, or down to 0: linear or cosine",
+        option="server_schedule",
+    )
     momentum: Share = _study(0.7, "momentum of the coordinator; 0 is plain averaging", option="server_momentum")
     second_momentum: Share = _study(
         0.99, "fedadam, fedyogi: momentum of the squares of the mean", option="server_second_momentum", needs=_SQUARES
@@ -391,7 +403,7 @@ class ServerOptimizerTable(Table):
         """The optimizer, at rest."""
         from learning.server_optimizers import ServerOptimizer
 
-        return ServerOptimizer(self.name, self.rate, self.momentum, self.second_momentum, self.adaptivity)
+        return ServerOptimizer(**dict(self))
 
 
 class EngineTable(Table):

@@ -37,12 +37,7 @@ class TrainedModel:
     """Learner and clips between rounds. Its methods compute or write; none of them on the event loop."""
 
     def __init__(self, study: str, task: Task, learner: Learner, plan: Plan, folder: Path) -> None:
-        """
-        ``folder``: that of the checkpoints.
-
-        Raises learning.options.OptionError: the learner can't serve as many rounds as are planned.
-        """
-        learner.prepare(plan.rounds)
+        """``folder``: that of the checkpoints."""
         self._study, self._task, self._learner, self._plan, self._folder = study, task, learner, plan, folder
         self.clips = plan.clipping.clips  # of the next round
         self._shown = b""  # the SHA-256 of what was serialised last

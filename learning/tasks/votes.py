@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from learning.datasets import Dataset
 from learning.learner import Learner, State
 from learning.make_task import make_task, model_shapes, options_of
-from learning.options import OptionError, TaskOptions, require
+from learning.options import OF_UPDATES, OptionError, TaskOptions, require
 from learning.parameters import Floats, Parameters, Shapes, check_shapes, dimension, flatten, shapes_of, views
 from learning.public_random import PublicRandom, Shuffler
 from learning.server_optimizers import ServerOptimizer
@@ -61,7 +61,7 @@ class VoteOptions(TaskOptions):
         server_epochs: passes of the global model over all labelled queries, from the initial weights, 1 to 1,000.
         server_rate: its step size; 0 takes the classifier's client_rate.
         server_batch_size: its examples a step; 0 takes the classifier's batch_size.
-        classifier: options of the task ``of``, but for its method: local models are trained by dp-fedavg.
+        classifier: options of the task ``of``, but for those of updates: local models are trained by dp-fedavg.
     """
 
     of: str = CLASSIFIER
@@ -100,8 +100,9 @@ class VoteOptions(TaskOptions):
         }
         if not trains:
             raise OptionError(f"votes are of a task that trains a classifier; task {votes.of!r} doesn't")
-        if "method" in rest:
-            raise OptionError("option 'method' is not for votes: local models are trained by dp-fedavg; leave it out")
+        for name in OF_UPDATES:
+            if name in rest:
+                raise OptionError(f"option {name!r} is not for votes: it is about updates of a model; leave it out")
         try:
             made = replace(votes, classifier=options_of(votes.of, rest))
         except OptionError as error:

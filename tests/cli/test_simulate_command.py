@@ -126,6 +126,17 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
         (("--mechanism", "laplace"), 2, "local-gaussian, none"),
         (("--sampling", "some"), 2, "none, lottery, epochs, poisson, fixed"),
         (("--secagg", "real", "--mechanism", "none"), 2, "nothing to mask"),
+        (("--start-from", "/nowhere.safetensors"), 2, "start_from: there is no file /nowhere.safetensors"),
+        (
+            ("--task-option", "weight_mean=3"),
+            2,
+            "--task-option weight_mean is 3.0; it must be from 0 to weight_cap = 0",
+        ),
+        (
+            ("--task-option", "client_schedule=step"),
+            2,
+            "--task-option client_schedule is 'step'; it must be one of constant",
+        ),
         (("--participants", "3000"), 2, "6000 examples are too few for 3000 participants"),
         (("--task", "alchemy"), 2, "alchemy"),
         (("--output", "/nowhere/run.jsonl"), 2, "--output /nowhere/run.jsonl can't be written"),

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from authority.new_study import make_local_study, new_study
+from learning.make_task import make_task
 from learning.parameters import flatten, unflatten
 from learning.partitions import hold_out
 from learning.task import update_rng
@@ -78,6 +80,57 @@ def test_without_noise_it_is_federated_averaging(batched: bool) -> None:
     assert found.summary["accuracy"] == task.evaluate(found.parameters, data.test)["accuracy"] == found.accuracy
     assert found.summary["epsilon_coordinator"] == math.inf
     assert "NOT PRIVATE" in found.configuration["privacy"]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_weights_and_schedules_are_those_of_the_options(batched: bool) -> None:
+    """By hand, up to single precision: from the last of three rounds on one clip that acts on some."""
+    options = {"client_rate": 0.4, "client_schedule": "linear", "weight_cap": 160, "weight_mean": 120.0}
+    study = {"task_options": options, "server_schedule": "cosine", "server_momentum": 0.0, "rounds": 3}
+    settings = changed(QUIET.changed(batched=batched, drop=0.0), **study)
+    found = simulate_study(settings)
+    data, vector = load_data(settings.study), flatten(settings.study.make_task().initial_parameters())
+    for round_, (client, server) in enumerate([(1, 1), (2 / 3, 0.75), (1 / 3, 0.25)], start=1):
+        task = make_task("softmax-regression", {"client_rate": 0.4 * client})
+        parameters, updates = unflatten(vector, task.contribution_shapes), []
+        for one in range(40):
+            examples = data.of(one)
+            update = flatten(task.local_update(parameters, examples, update_rng(1, round_, one), 1.0))
+            updates.append(update * min(len(examples), 160) / 120)
+        vector = vector + server * np.mean([clip_l2(one.astype(np.float64), 1.0) for one in updates], axis=0)
+    assert np.allclose(flatten(found.parameters), vector, atol=1e-5)
+    assert min(map(len, map(data.of, range(40)))) < 160 < max(map(len, map(data.of, range(40))))
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_each_participant_is_evaluated_at_the_end(held: bool) -> None:
+    judged = {"evaluate": "participants"} if held else {}
+    settings = changed(QUIET, rounds=2, **judged).changed(evaluate_each=True)
+    found = simulate_study(settings)
+    task, data = settings.study.make_task(), load_data(settings.study)
+    parts = [hold_out(data.of(one), 0.2)[1] if held else data.of(one) for one in range(40)]
+    figures = [task.evaluate(found.parameters, one) for one in parts]
+    for name in ("accuracy", "loss"):
+        values = [one[name] for one in figures]
+        said = found.summary["of_each"][name]
+        assert said == pytest.approx({f"{at:g}": np.quantile(values, at) for at in rounds_module.QUANTILES})
+    assert "of each     accuracy" in str(found)
+    assert not simulate_study(settings.changed(evaluate_each=False)).summary["of_each"]
+
+
+def test_it_begins_from_a_model(tmp_path: Path) -> None:
+    """Of its own checkpoint, or of any file that has the arrays; everything else is as from the initial weights."""
+    file = tmp_path / "model.safetensors"
+    before = simulate_study(changed(QUIET, rounds=1, server_momentum=0.0))
+    before.model.save(file)
+    found = simulate_study(changed(QUIET, rounds=1, server_momentum=0.0, start_from=str(file)))
+    rows = found.rows[0]
+    assert rows["update_norms"]["0.5"] < before.rows[0]["update_norms"]["0.5"]
+    assert found.accuracy > before.accuracy
+    save_file({"other": np.zeros(3, np.float16), **before.parameters}, file)
+    assert same(
+        simulate_study(changed(QUIET, rounds=1, server_momentum=0.0, start_from=str(file))).parameters, found.parameters
+    )
 
 
 def test_participants_report_what_they_hold_out() -> None:
@@ -412,7 +465,8 @@ def test_the_file_says_everything(tmp_path: Path, file: Path) -> None:
     assert first["plan"] == json.loads(json.dumps(found.configuration["plan"]))
     assert {"python", "sordino", "numpy"} <= set(first["versions"])
     assert first["secure_aggregation"] == "replaced by its ideal sum"
-    assert first["never_known_to_a_real_study"] == ["update_norms", "exactly_below_clip", "diverged", "beyond_bounds"]
+    unknown = ["update_norms", "exactly_below_clip", "diverged", "beyond_bounds", "of_each"]
+    assert first["never_known_to_a_real_study"] == unknown
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert set(row) == {

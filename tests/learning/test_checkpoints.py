@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, load_model, save_checkpoint
+from learning.checkpoints import Checkpoint, CheckpointError, load_arrays, load_checkpoint, load_model, save_checkpoint
 from learning.parameters import flatten
 from learning.server_optimizers import ServerOptimizer
 from tests.support.ends_and_full_disks import no_room
@@ -127,6 +127,38 @@ def test_other_programs_read_it_and_change_nothing_unseen(tmp_path: Path) -> Non
     save_file(arrays, path)
     with pytest.raises(CheckpointError, match="not a checkpoint"):
         load_checkpoint(path)
+
+
+def test_arrays_to_begin_from(tmp_path: Path) -> None:
+    """By name, in the order asked for; half precision too."""
+    path, shapes = tmp_path / "model.safetensors", {"bias": (3,), "weights": (5, 3)}
+    made = _checkpoint().parameters
+    save_file({name: one.astype(np.float16) for name, one in made.items()} | {"more": np.zeros(2)}, path)
+    found = load_arrays(path, shapes)
+    assert list(found) == ["bias", "weights"]
+    np.testing.assert_array_equal(found["bias"], made["bias"].astype(np.float16))
+    assert {one.dtype for one in found.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"bias": np.zeros(3)}, r"model.safetensors has bias \[3\]; the model has bias \[3\], weights \[5, 3\]"),
+        ({"bias": np.zeros(3), "weights": np.zeros((3, 5))}, r"has bias \[3\], weights \[3, 5\]"),
+        ({"bias": np.full(3, np.nan), "weights": np.zeros((5, 3))}, "holds NaN or infinity"),
+        (None, "is no .safetensors file, or damaged"),
+    ],
+)
+def test_arrays_that_are_not_the_models(tmp_path: Path, arrays: dict[str, np.ndarray] | None, told: str) -> None:
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(CheckpointError, match=f"there is no file {path}"):
+        load_arrays(path, {"bias": (3,)})
+    if arrays is None:
+        path.write_bytes(b"\x80\x04pickle")
+    else:
+        save_file(arrays, path)
+    with pytest.raises(CheckpointError, match=told):
+        load_arrays(path, {"bias": (3,), "weights": (5, 3)})
 
 
 def test_names_that_a_file_cannot_hold(tmp_path: Path) -> None:

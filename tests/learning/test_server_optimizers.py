@@ -27,6 +27,23 @@ def test_momentum_is_the_geometric_sum_of_means() -> None:
     assert vector.dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("constant", [1] * 6),
+        ("linear", [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
+        ("cosine", [1, 0.93301, 0.75, 0.5, 0.25]),
+    ],
+)
+def test_the_rate_follows_its_schedule(schedule: str, factors: list[float]) -> None:
+    optimizer = ServerOptimizer(rate=0.7, schedule=schedule)
+    optimizer.prepare(6)
+    vector, wanted = START, START.astype(np.float64)
+    for mean, factor in zip(MEANS, factors, strict=False):
+        vector, wanted = optimizer.apply(vector, mean), wanted + 0.7 * factor * mean
+        np.testing.assert_allclose(vector, wanted, atol=2e-5)
+
+
 def test_arguments_are_not_written_to() -> None:
     optimizer, start, mean = ServerOptimizer(momentum=0.5), START.copy(), MEANS[0].copy()
     optimizer.apply(start, mean)
@@ -35,9 +52,12 @@ def test_arguments_are_not_written_to() -> None:
     np.testing.assert_array_equal(mean, MEANS[0])
 
 
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
-def test_state_continues_exactly(name: str) -> None:
-    first, second, fresh = (ServerOptimizer(name, 0.05, 0.8) for _ in range(3))
+def test_state_continues_exactly(name: str, schedule: str) -> None:
+    first, second, fresh = (ServerOptimizer(name, 0.05, 0.8, schedule=schedule) for _ in range(3))
+    for one in (first, second, fresh):
+        one.prepare(6)
     assert first.state() == {}
     vector = START
     for mean in MEANS[:3]:
@@ -89,6 +109,10 @@ def test_bad_state_is_refused() -> None:
             ServerOptimizer(name).load_state({"first": np.zeros(2), "second": np.array([-1.0, 0.0])})
         with pytest.raises(ValueError, match="expected"):
             ServerOptimizer(name).load_state({"velocity": np.zeros(2)})
+    with pytest.raises(ValueError, match=r"expected \['applied', 'velocity'\]"):
+        ServerOptimizer(schedule="linear").load_state({"velocity": np.zeros(2)})
+    with pytest.raises(ValueError, match="unknown schedule 'step'"):
+        ServerOptimizer(schedule="step")
 
 
 def by_hand(name: str, rate: float, b1: float, b2: float, tau: float) -> np.ndarray:

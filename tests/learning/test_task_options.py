@@ -42,7 +42,7 @@ def test_bad_option_is_refused_by_name(option: str, value: object) -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(OptionError, match="batch_size, blur_weight, client_rate, local_epochs"):
+    with pytest.raises(OptionError, match="batch_size, blur_weight, client_rate, client_schedule, local_epochs"):
         TrainingOptions.from_mapping({"epochs": 3})
     with pytest.raises(OptionError, match="softmax-regression, mlp, regression, cnn"):
         make_task("resnet")

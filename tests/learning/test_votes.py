@@ -301,6 +301,7 @@ def test_options_of_both_are_written_and_read_again() -> None:
         ("softmax-regression", {"pool": 1}, "above 0 and below 1"),
         ("softmax-regression", {"sparsity": 0.5}, "counts for the method lus"),
         ("softmax-regression", {"method": "blur"}, "option 'method' is not for votes"),
+        ("softmax-regression", {"client_schedule": "linear"}, "option 'client_schedule' is not for votes"),
         ("softmax-regression", {"classifier": 1}, "unknown option 'classifier'"),
         ("tests.learning.test_votes:NoClassifier", {}, "a task with classes, example_shape, evaluate and predict"),
     ],

@@ -40,6 +40,8 @@ STUDIES: Final[Mapping[str, tuple[str, ...]]] = {
     "fedadam": _of("--server-optimizer", "fedadam", "--server-rate", "0.1"),
     "fedyogi": _of("--server-optimizer", "fedyogi", "--server-rate", "0.1"),
     "fedadagrad": _of("--server-optimizer", "fedadagrad", "--server-rate", "0.1"),
+    "weights and schedules": _of("--task-option", "weight_cap=100", "--server-schedule", "cosine"),
+    "a layer of its own": _of("--task", "mlp", "--task-option", "personal=output", "--evaluate", "participants"),
     "lottery": (
         *("--participants", "12", "--hosts", "3", "--rounds", "2", "--epsilon", "50", "--max-dropout", "0.2"),
         *("--bits", "20", "--sampling", "lottery", "--cohort", "8", "--population", "12"),

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,7 @@ from learning.own_data import app_partition, empty, load_own, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
-from learning.task import BatchedTask, held_out_metrics, held_out_split, update_rng
+from learning.task import BatchedTask, at_round, held_out_metrics, held_out_split, update_rng, weight_of
 from learning.task_names import trained_task
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
@@ -236,19 +236,27 @@ class Participants:
 
     def _train(self, assignment: Assignment, on_device: DeviceEncoder | None) -> Any:
         """(participants, dim): one after the other, or all at once where the task can; there to be encoded there."""
+        data = [self._parts(one)[0] for one in assignment.participants]
+        updates = self._changes(assignment, data, on_device)
+        for place, one in enumerate(data):
+            if (weight := weight_of(self.task, len(one))) != 1:
+                updates[place] *= weight
+        return updates
+
+    def _changes(self, assignment: Assignment, data: Sequence[Dataset], on_device: DeviceEncoder | None) -> Any:
         who = assignment.participants
         rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
-        data = [self._parts(one)[0] for one in who]
-        if self.batched and isinstance(self.task, BatchedTask):
+        task = at_round(self.task, (assignment.round - 1) / self._settings.study.study.rounds)
+        if self.batched and isinstance(task, BatchedTask):
             room = on_device.room(len(who)) if on_device else None
-            found: Any = self.task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, room)
+            found: Any = task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, room)
             if np.shape(found) != (len(who), self.task.dim):
                 wrong = f"local_updates returns {np.shape(found)}; it must return {(len(who), self.task.dim)}"
                 raise SimulationError(self._no_contribution(ValueError(wrong)))
             return found
         updates = np.empty((len(who), self.task.dim), np.float32)
         for row, (own, rng) in enumerate(zip(data, rngs, strict=True)):
-            made = self.task.local_update(assignment.parameters, own, rng, assignment.l2_clip)
+            made = task.local_update(assignment.parameters, own, rng, assignment.l2_clip)
             try:
                 updates[row] = flatten_contribution(made, self.task.contribution_shapes)
             except ValueError as error:
@@ -257,8 +265,18 @@ class Participants:
 
     def _metrics(self, assignment: Assignment) -> list[HeldOutMetrics]:
         """What each says of the round's model."""
-        held = [self._parts(one)[1] for one in assignment.participants]
-        return [NO_METRICS if one is None else held_out_metrics(self.task, assignment.parameters, one) for one in held]
+        if not self.evaluation:
+            return [NO_METRICS] * len(assignment.participants)
+        return self.metrics(assignment.participants, assignment.parameters)
+
+    def metrics(self, participants: Iterable[int], parameters: Parameters) -> list[HeldOutMetrics]:
+        """What a model achieves on the held-out examples of each; on all of them where none are held out."""
+        found = []
+        for one in participants:
+            own, held = self._parts(one)
+            order = update_rng(self._settings.seed, 0, one)
+            found.append(held_out_metrics(self.task, parameters, own, own if held is None else held, order))
+        return found
 
     def _said(self, metrics: Sequence[HeldOutMetrics], finite: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Sum of the coordinates of those whose training didn't diverge."""

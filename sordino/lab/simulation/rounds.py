@@ -101,8 +101,7 @@ class Rounds:
         self.plan: Plan | None = self._here.plan
         study = settings.study
         self.task, self.data = self._here.task, self._here.data
-        self.learner = self.task.learner(study.server_optimizer.make(), self._here.data.test)
-        self.learner.prepare(study.study.rounds)
+        self.learner = study.make_learner(self.task, self._here.data.test)
         self.rule = self._here.rule
         self.clips = self.rule.clips
         self.account = None if self.plan is None else Account(self.plan)
@@ -170,6 +169,12 @@ class Rounds:
         if self.account.plan.amplified:
             found["epsilon_conditional"] = self._conditional(self.account.plan)
         return found
+
+    def of_each(self) -> dict[str, dict[str, float]]:
+        """Return quantiles over participants of what the model achieves on the examples of each."""
+        metrics = self._here.metrics(range(len(self.data)), self.learner.broadcast())
+        found = {name: np.array([getattr(one, name) for one in metrics if one.examples]) for name in self.task.judged}
+        return {name: _quantiles(values) for name, values in found.items() if values.size}
 
     # ------------------------------------------------------------ one attempt
 
@@ -337,12 +342,12 @@ def _known_to_nobody_else(shards: list[Shard], survivors: int) -> dict[str, Any]
     norms = np.concatenate([shard.norms for shard in shards])
     finite = norms[np.isfinite(norms)]
     counts = [shard.below for shard in shards if shard.below is not None]
-    quantiles = None
-    if finite.size:
-        found = np.quantile(finite, QUANTILES)
-        quantiles = {f"{share:g}": float(norm) for share, norm in zip(QUANTILES, found, strict=True)}
     return {
-        "update_norms": quantiles,
+        "update_norms": _quantiles(finite) if finite.size else None,
         "exactly_below_clip": [float(count) / survivors for count in np.sum(counts, axis=0)] if counts else None,
         "diverged": int(norms.size - finite.size),
     }
+
+
+def _quantiles(values: NDArray[np.float64]) -> dict[str, float]:
+    return {f"{share:g}": float(one) for share, one in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}

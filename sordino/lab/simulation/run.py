@@ -42,7 +42,7 @@ _ASKED: Final = {
     "released": "; asked of epsilon_released: for readers of what is released",
     "conditional": "; asked of epsilon_conditional: if all were drawn independently",
 }
-KNOWN_ONLY_HERE: Final = ("update_norms", "exactly_below_clip", "diverged", "beyond_bounds")
+KNOWN_ONLY_HERE: Final = ("update_norms", "exactly_below_clip", "diverged", "beyond_bounds", "of_each")
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,6 +234,7 @@ def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
         "guarantee": None if rounds.plan is None else guarantee(rounds.plan.to_json()),
         "survivors": math.fsum(row["survivors"] for row in done) / len(done) if done else None,
         "diverged": sum(row["diverged"] for row in done),
+        "of_each": rounds.of_each() if rounds.settings.evaluate_each and done else {},
         "beyond_bounds": beyond_bounds(rounds.task, map(rounds.data.of, range(len(rounds.data)))),
         "contributions": sum(row["survivors"] for row in done),
         "aborted_attempts": sum(row["kind"] == record.ABORTED for row in rows),

@@ -114,6 +114,9 @@ class SimulationOptions(Table):
     evaluate_every: int = _option(
         1, "rounds from one evaluation to the next; the last is always evaluated", within=(1, 2**31)
     )
+    evaluate_each: bool = _option(
+        False, "after the last round evaluate the model on each participant's examples, those held out if some are"
+    )
     workers: int = _option(1, "processes that train and encode", within=(1, 256))
     engine: Literal["local", "ray"] = _option(
         "local", "local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names"
