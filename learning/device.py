@@ -5,7 +5,11 @@ A word and a number only, so that choosing needs no library that knows devices. 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+T, R = TypeVar("T"), TypeVar("R")
 
 CPU, CUDA, AUTO = "cpu", "cuda", "auto"
 DEVICES: Final = (CPU, CUDA, AUTO)
@@ -33,7 +37,7 @@ def chosen_device() -> str:
 
 
 def use_threads(count: int) -> None:
-    """Let tasks that train several participants at once, or evaluate, take ``count`` threads, from their next call on.
+    """Let what trains, encodes or evaluates several participants at once take ``count`` threads, from the next call on.
 
     One is right where several participants share a machine; results don't depend on it. Raises ValueError: fewer than
     one.
@@ -47,3 +51,12 @@ def use_threads(count: int) -> None:
 def chosen_threads() -> int:
     """What ``use_threads`` was given last; 1 before."""
     return _threads
+
+
+def on_threads(work: Callable[[T], R], items: Sequence[T], begin: Callable[[], object] = lambda: None) -> list[R]:
+    """Work on each item, on as many threads as were chosen; ``begin`` is called first in each of several threads."""
+    threads = min(chosen_threads(), len(items))
+    if threads <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads, initializer=begin) as pool:
+        return list(pool.map(work, items))

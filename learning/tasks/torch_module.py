@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import nn
 from torch.nn import functional
 
-from learning.device import AUTO, CPU, CUDA, chosen_device, chosen_threads
+from learning.device import AUTO, CPU, CUDA, chosen_device
 from learning.local_training import Arrays
 from learning.options import TrainingOptions
 from learning.own_task import RuleBroken, TaskUnavailable
@@ -28,9 +27,6 @@ from runtime.text import several
 
 IGNORED: Final = -100
 """Label of what fills up a batch: it counts nowhere."""
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 class TorchModule(TrainedTask):
@@ -279,15 +275,6 @@ def _check_unwritten(names: Sequence[str]) -> None:
             "it: take nn.GroupNorm for batch norm, or track_running_stats=False, or leave a frozen one in eval()",
             "module",
         )
-
-
-def on_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Work on each item, on as many threads as were chosen; each computes by itself."""
-    threads = min(chosen_threads(), len(items))
-    if threads <= 1:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(threads, initializer=lambda: torch.set_num_threads(1)) as pool:
-        return list(pool.map(work, items))
 
 
 def tensors_of(parameters: Parameters, device: torch.device) -> Arrays:

@@ -33,14 +33,14 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from learning.datasets import Dataset
-from learning.device import CPU
+from learning.device import CPU, on_threads
 from learning.local_training import Arrays, Batch, Gradient, batches_of_all, blocks, local_change, steps
 from learning.options import BLUR_LUS, DP_FEDSGD, LUS
 from learning.parameters import Parameters, check_shapes
 from learning.public_random import Shuffler
 from learning.tasks.dropout import Masks, dropouts
 from learning.tasks.shared_step import Share, share
-from learning.tasks.torch_module import IGNORED, TorchModule, on_threads, tensors_of
+from learning.tasks.torch_module import IGNORED, TorchModule, tensors_of
 
 __all__ = ["IGNORED", "TorchTask"]
 
@@ -98,13 +98,15 @@ class TorchTask(TorchModule):
                 self._train_side_by_side(start, data[chunk], rngs[chunk], l2_clip, updates[chunk])
         elif self._shareable is not None and self._one_step(data):
             template = self._shareable
-            on_threads(lambda places: self._step_together(template, start, data, rngs, places, updates), _groups(data))
+            on_threads(
+                lambda places: self._step_together(template, start, data, rngs, places, updates), _groups(data), _alone
+            )
         else:
 
             def train(place: int) -> None:
                 self._train(start, data[place], rngs[place], l2_clip, updates[place])
 
-            on_threads(train, range(len(data)))
+            on_threads(train, range(len(data)), _alone)
         self._check_fixed()
         return updates
 
@@ -295,7 +297,12 @@ class TorchTask(TorchModule):
             return judged(labels[block], outputs)
 
         starts = range(0, len(features), self.rows_a_block)
-        return on_threads(of_block, starts) if device.type == CPU else [of_block(start) for start in starts]
+        return on_threads(of_block, starts, _alone) if device.type == CPU else [of_block(start) for start in starts]
+
+
+def _alone() -> None:
+    """What this thread computes, it computes by itself."""
+    torch.set_num_threads(1)
 
 
 def _groups(data: Sequence[Dataset]) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,8 +140,9 @@ def sweep(
     an infeasible plan, which is the outcome of its runs.
     """
     values = {name: one if isinstance(one, list | tuple | range) else [one] for name, one in grid.items()}
-    of_task = settings.study.make_task().options.to_mapping()
-    of_simulation = [name for name in SimulationOptions.model_fields if name != "workers"]
+    task_options = settings.study.make_task().options
+    of_task = {*task_options.to_mapping(), *(field.name for field in fields(task_options))}
+    of_simulation = [name for name in SimulationOptions.model_fields if name not in ("workers", "threads")]
     known = {*settings_keys(SimulatedStudy), *_SIZES, *of_simulation, *of_task} - {"seed", "task_options"}
     for name in values.keys() - known:
         raise SimulationError(f"there is no option {name} to sweep.{did_you_mean(name, known)}")

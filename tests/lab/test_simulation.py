@@ -221,6 +221,25 @@ def test_evaluation_every_few_rounds_and_in_the_last() -> None:
     assert [row["accuracy"] is not None for row in found.rows] == [False, True, False, True, True]
 
 
+def test_evaluation_on_some_examples_says_how_exact_it_is() -> None:
+    """All but the last; the same examples each time."""
+    settings = changed(QUIET, rounds=3).changed(evaluate_on=200)
+    found = simulate_study(settings)
+    first, second, last = found.rows
+    test = load_data(settings.study).test
+    for one in (first, second):
+        right = one["accuracy"] * 200
+        assert right == pytest.approx(round(right))
+        assert one["figures"]["accuracy_stderr"] == pytest.approx(
+            (one["accuracy"] * (1 - one["accuracy"]) / 200) ** 0.5
+        )
+    assert not last["figures"]
+    assert last["accuracy"] == settings.study.make_task().evaluate(found.parameters, test)["accuracy"]
+    whole = simulate_study(settings.changed(evaluate_on=0)).rows
+    assert [one["accuracy"] for one in whole[:2]] != [first["accuracy"], second["accuracy"]]
+    assert abs(whole[0]["accuracy"] - first["accuracy"]) < 6 * first["figures"]["accuracy_stderr"]
+
+
 def test_it_fits_a_pool_of_processes() -> None:
     found = simulate_study(QUIET)
     assert pickle.loads(pickle.dumps(found)).summary == found.summary

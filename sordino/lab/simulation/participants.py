@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from learning.blocks import DatasetError
 from learning.data_names import APP
 from learning.datasets import Dataset, load_part
-from learning.device import CPU, use_device
+from learning.device import CPU, on_threads, use_device, use_threads
 from learning.own_data import app_partition, empty, load_own, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
@@ -33,7 +33,7 @@ from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
-from sordino.lab.simulation.settings import SimulationError, SimulationSettings
+from sordino.lab.simulation.settings import RAY, SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
     from learning.task import Task
@@ -159,6 +159,8 @@ class Participants:
     def __init__(self, settings: SimulationSettings) -> None:
         """Raises: as `StudyConfiguration.make_task`, `SimulationSettings.plan` and `load_data`."""
         use_device(settings.device)
+        cores = 1 if settings.engine == RAY else len(os.sched_getaffinity(0))
+        use_threads(settings.threads or max(1, cores // settings.workers))
         self._settings = settings
         self.task = settings.study.make_task()
         self.data = load_data(settings.study, settings.data, self.task)
@@ -203,7 +205,7 @@ class Participants:
             if self.plan is None:
                 total, below = self._clipped_sum(updates[finite], assignment)
             else:
-                words = np.concatenate(list(self._encoded(updates, said, finite, assignment)))
+                words = np.concatenate(self._encoded(updates, said, finite, assignment))
                 total = np.asarray(np.sum(words, axis=0, dtype=np.uint64))
                 below = self._below(updates[finite], assignment.clips)
         return Shard(
@@ -315,18 +317,20 @@ class Participants:
         metrics: Sequence[HeldOutMetrics],
         finite: NDArray[np.bool_],
         assignment: Assignment,
-    ) -> Iterator[NDArray[Any]]:
-        """Yield all words, in order; a participant whose training diverged sends only noise, as in a study."""
+    ) -> list[NDArray[Any]]:
+        """Return all words, in order; a participant whose training diverged sends only noise, as in a study."""
         encoder = self._encoder_of(assignment)
         step = max(1, _VALUES_AT_ONCE // encoder.plan.padded_dim)
-        for start in range(0, len(updates), step):
+
+        def encoded(start: int) -> NDArray[Any]:
             part = slice(start, start + step)
             rows, said, good = updates[part], metrics[part], finite[part]
             if step > 1 and good.all():
-                yield encoder.encode_many(rows, os.urandom, said)
-                continue
-            for row, one, sound in zip(rows, said, good, strict=True):
-                yield encoder.encode(row if sound else None, os.urandom, (), one)[None]
+                return encoder.encode_many(rows, os.urandom, said)
+            each = zip(rows, said, good, strict=True)
+            return np.stack([encoder.encode(row if sound else None, os.urandom, (), one) for row, one, sound in each])
+
+        return on_threads(encoded, range(0, len(updates), step))
 
     def _clipped_sum(
         self, updates: NDArray[Any], assignment: Assignment

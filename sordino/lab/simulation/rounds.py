@@ -21,7 +21,8 @@ from learning.learner import further_figures
 from learning.own_task import TaskMistake
 from learning.progress import Progress
 from learning.public_random import PublicRandom
-from learning.task import reported_of
+from learning.task import ModelTask, reported_of
+from learning.tasks.personal import Personal
 from mechanisms.accounting import Account, RoundCharge
 from mechanisms.clip_rule import update_norm
 from mechanisms.encoder import Decoded, Encoder, words_of_sum
@@ -102,6 +103,9 @@ class Rounds:
         study = settings.study
         self.task, self.data = self._here.task, self._here.data
         self.learner = study.make_learner(self.task, self._here.data.test)
+        test, few = self._here.data.test, settings.evaluate_on
+        order = PublicRandom(b"simulated evaluation", settings.seed).permutation(len(test)) if few else ()
+        self._drawn = test.take(np.sort(order[:few])) if 0 < few < len(test) else None
         self.rule = self._here.rule
         self.clips = self.rule.clips
         self.account = None if self.plan is None else Account(self.plan)
@@ -227,7 +231,7 @@ class Rounds:
         evaluation: dict[str, float] = {}
         if round_ % settings.evaluate_every == 0 or round_ == settings.study.study.rounds:
             try:
-                evaluation = self.learner.evaluate()
+                evaluation = self._evaluate(last=round_ == settings.study.study.rounds)
             except TaskMistake:
                 raise
             except ValueError as error:
@@ -255,6 +259,15 @@ class Rounds:
             "seconds": {name: round(spent, 6) for name, spent in clock.seconds.items()},
             "wall_s": round(time.perf_counter() - began, 6),
         }
+
+    def _evaluate(self, *, last: bool) -> dict[str, float]:
+        """What the model achieves; on the drawn examples with the standard error of the accuracy."""
+        if self._drawn is None or last or not isinstance(self.task, ModelTask) or isinstance(self.task, Personal):
+            return self.learner.evaluate()
+        found = self.task.evaluate(self.learner.broadcast(), self._drawn)
+        if (accuracy := found.get("accuracy")) is not None:
+            found["accuracy_stderr"] = math.sqrt(accuracy * (1 - accuracy) / len(self._drawn))
+        return found
 
     def _sum(
         self, work: Engine, round_: int, survivors: Cohort, seed: bytes, secure: SecureSum | None, clock: _Clock

@@ -31,7 +31,7 @@ RAY: Final = "ray"
 _NOT_SIMULATED: Final = ("deadlines", "coordinator")
 _option = partial(key, panel="Simulation")
 # How the work is done, not what comes out: a simulation may go on with others.
-WAYS: Final = frozenset({"workers", "engine", "device"})
+WAYS: Final = frozenset({"workers", "threads", "engine", "device"})
 
 
 class SimulationError(InputFailure, ValueError):
@@ -114,10 +114,22 @@ class SimulationOptions(Table):
     evaluate_every: int = _option(
         1, "rounds from one evaluation to the next; the last is always evaluated", within=(1, 2**31)
     )
+    evaluate_on: int = _option(
+        0,
+        "of the coordinator's examples, those on which all evaluations but the last are made, drawn by the seed",
+        shown="all",
+        within=(0, 2**31),
+    )
     evaluate_each: bool = _option(
         False, "after the last round evaluate the model on each participant's examples, those held out if some are"
     )
     workers: int = _option(1, "processes that train and encode", within=(1, 256))
+    threads: int = _option(
+        0,
+        "threads of each process that train, encode and evaluate",
+        shown="the cores divided by --workers, with Ray 1",
+        within=(0, 256),
+    )
     engine: Literal["local", "ray"] = _option(
         "local", "local: processes of this machine. ray: workers of Ray, also on the cluster that RAY_ADDRESS names"
     )
