@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 CPU, CUDA, AUTO = "cpu", "cuda", "auto"
 DEVICES: Final = (CPU, CUDA, AUTO)
