@@ -421,17 +421,32 @@ FOUND = {
     [
         ("dropout", (), ("dropout-accuracy", "dropout-epsilon", "dropout-surplus"), ("dropout",)),
         ("sampling", (), ("sampling", "sampling-choice"), ()),
-        ("clipping", (), ("clipping", "clipping-first"), ("clipping", "clipping-clips")),
+        ("clipping", ("--parts", "images"), ("clipping", "clipping-first"), ("clipping", "clipping-clips")),
         ("bits", ("--parts", "images"), ("bits-images-ddgauss", "bits-images-skellam"), ("bits",)),
-        ("compression", (), ("compression", "compression-compared", "compression-bits"), ("compression",)),
+        (
+            "compression",
+            (),
+            ("compression", "compression-compared", "compression-bits", "compression-adaptive"),
+            ("compression", "compression-adaptive"),
+        ),
         (
             "blur-lus",
             (),
             (
-                *("blur-lus-epsilon", "blur-lus-gain", "blur-lus-votes", "blur-lus-votes-gain", "blur-lus-alpha"),
+                *(
+                    "blur-lus-epsilon",
+                    "blur-lus-epsilon-gain",
+                    "blur-lus-votes",
+                    "blur-lus-votes-gain",
+                    "blur-lus-alpha",
+                ),
                 *("blur-lus-sparsity", "blur-lus-own-rates", "blur-lus-bound", "blur-lus-votes-choice-4"),
+                *("blur-lus-clips", "blur-lus-clips-gain", "blur-lus-weights"),
             ),
-            ("blur-lus-epsilon", "blur-lus-norms", "blur-lus-steps", "blur-lus-active", "blur-lus-rates"),
+            (
+                *("blur-lus-epsilon", "blur-lus-epsilon-norms", "blur-lus-rounds", "blur-lus-steps"),
+                *("blur-lus-active", "blur-lus-rates", "blur-lus-clips", "blur-lus-clips-norms", "blur-lus-weights"),
+            ),
         ),
     ],
 )

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from learning.blocks import DatasetError
-from learning.datasets import has_part
 from mechanisms.plan import InfeasiblePlan
 from mechanisms.pld import poisson_gaussian_epsilon
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages, combined
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, WORDS, Choice, Outcome, Request, Stages, combined
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
-from sordino.lab.experiments.runs import ExperimentError, RunPool, labels_of, noise_multiplier
+from sordino.lab.experiments.runs import RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
@@ -29,8 +27,6 @@ from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import NAMES, Axes, Picture, Series
 
 IMAGES, TEXT = "images", "text"
-WORDS: Final = "shakespeare-200"
-"""The text of the small scale."""
 DISTRIBUTED: Final = {"ddgauss": "discrete Gaussian", "skellam": "Skellam"}
 CENTRAL, SAME_NOISE, NO_NOISE = "gaussian", "gaussian, same noise", "none"
 REFERENCES: Final = {SAME_NOISE: "central, same noise", CENTRAL: "central, same epsilon"}
@@ -126,19 +122,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
     """Return a part with its sizes and its data, after a check that the data are present."""
     sizes = SIZES[request.scale, part]
-    data = request.images(sizes.data) if part == IMAGES else request.data.get(TEXT, sizes.data)
-    if not data:
-        raise ExperimentError("the papers' size takes StackOverflow: get it and name it, --text stackoverflow:PATH")
-    try:
-        has_part(data, "train")
-    except DatasetError as error:
-        if data != WORDS:
-            raise
-        raise ExperimentError(
-            f"the text {WORDS} isn't here: make it with sordino data prepare shakespeare --vocabulary 200 --as "
-            f"{WORDS}, or leave it out with --parts {IMAGES}"
-        ) from error
-    return part, sizes, data
+    return part, sizes, request.images(sizes.data) if part == IMAGES else request.words(sizes.data)
 
 
 def _part(

@@ -189,8 +189,8 @@ class Plays:
         chosen = {name: getattr(setup, name) for name in ("rate", "weight", "sparsity")}
 
         def make(**labels: Any) -> SimulationSettings:
-            given = {"epsilon": self.sizes.middle} | chosen | labels
-            return self.settings(clip=setup.clip(given["epsilon"]), **given)
+            epsilon = labels.get("epsilon", self.sizes.middle)
+            return self.settings(**{"epsilon": epsilon, "clip": setup.clip(epsilon)} | chosen | labels)
 
         return self.stages.results(stage, {"method": methods, **over}, make).rows
 
@@ -322,14 +322,14 @@ def _method_options(method: str, weight: float, sparsity: float) -> dict[str, An
 _COLOURED: Final = ("alpha", "steps", "active")
 """Parts that take CIFAR-10 at the papers' size."""
 _PAIR: Final = (FEDAVG, OURS)
-_OTHERS: Final = (FEDAVG, DDGAUSS)
-"""Methods over which the gain of BLUR + LUS is stated."""
 _COMPARED: Final = {
     "epsilon": ("epsilon", METHODS, "Table 1: epsilon", CONDITIONAL, CONDITIONAL, NAMES),
     "alpha": ("alpha", METHODS, "Table 2: alpha", "heterogeneity", "heterogeneity", LOG),
     "steps": ("steps", _PAIR, "local steps", "local steps Q", "local steps", LOG),
     "active": ("cohort", _PAIR, "active participants", "participants of a round", "participants", LOG),
     "rates": ("rate", METHODS, "local rates", "the local rate", "the local rate", LOG),
+    "clips": ("clip", METHODS, "clips", "the clip S", "the clip S", LOG),
+    "weights": ("weight", (FEDAVG, BLUR, OURS), "lambda", "lambda", "lambda", LOG),
 }
 """Parts that compare methods: label, methods, stage, what the table and the figure are against, scale of the figure."""
 
@@ -345,7 +345,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
         if colour is None:
             raise ExperimentError(
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
-                "cifar10:PATH, or leave them out with --parts epsilon,votes,sparsity,rates,own-rates,bound"
+                "cifar10:PATH, or leave them out with --parts epsilon,votes,sparsity,rates,clips,weights,own-rates,"
+                "bound"
             )
         second = Plays(pool, request, replace(sizes, **COLOUR), colour)
         second_setup, more = second.choose()
@@ -367,7 +368,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
             continue
         if part == "votes":
             rows, proved = main.votes()
-            tables += [_votes_table(rows), _gain_table("blur-lus-votes-gain", rows, VOTES, (FEDAVG,), COORDINATOR)]
+            tables += [_votes_table(rows), _gain_table("blur-lus-votes-gain", rows, VOTES, (FEDAVG,))]
             continue
         if part == "bound":
             tables.append(bound_table(main.bound_cases(setup, request.seeds[0]), sizes.cohort))
@@ -379,15 +380,21 @@ def play(pool: RunPool, request: Request) -> Outcome:
             "steps": plays.sizes.step_counts,
             "active": plays.sizes.cohorts,
             "rates": [rate for rate in plays.sizes.rates if taken.weight < 1 / rate],
+            "clips": plays.sizes.clips,
+            "weights": [weight for weight in plays.sizes.weights if weight < 1 / taken.rate],
         }[part]
         label, methods, stage, by_table, by_figure, scale = _COMPARED[part]
         name = f"blur-lus-{part}"
         rows = plays.compare(stage, methods, taken, {label: values})
         tables.append(_method_table(name, f"Accuracy against {by_table}", rows, label, methods))
+        tables.append(_gain_table(f"{name}-gain", rows, OURS, [one for one in methods if one != OURS], label))
         pictures.append(_by_label(name, f"Accuracy against {by_figure}", rows, label, methods, scale))
         if part == "epsilon":
-            tables.append(_gain_table("blur-lus-gain", rows, OURS, _OTHERS, CONDITIONAL))
-            pictures.append(_norms_picture(rows, sizes.middle, setup.clip(sizes.middle)))
+            middle = [row for row in rows if row["labels"]["epsilon"] == sizes.middle]
+            pictures += [_norms_picture(name, middle, setup.clip(sizes.middle)), _course(middle)]
+        elif part == "clips":
+            least = min(values)
+            pictures.append(_norms_picture(name, [row for row in rows if row["labels"]["clip"] == least], least))
     every = [*choices, *extra]
     tables += [choice.table(f"blur-lus-choice-{at}") for at, choice in enumerate(every, start=1)]
     tables += [choice.table(f"blur-lus-votes-choice-{at}", COORDINATOR) for at, choice in enumerate(proved, start=1)]
@@ -414,13 +421,15 @@ def _notes(main: Plays, setup: Setup, request: Request) -> list[str]:
 
 _NOTE: Final = "Accuracy in percent, mean ± standard error over seeds."
 _OF_ALL: Final = "Epsilons are the largest of a line's methods."
-_COLOURS: Final = {FEDAVG: 0, DDGAUSS: 1, OURS: 3}
+_COLOURS: Final = {FEDAVG: 0, DDGAUSS: 1, BLUR: 2, OURS: 3}
 _WORDS: Final = {
     "epsilon": CONDITIONAL,
     "alpha": "alpha of Dirichlet",
     "steps": "local steps Q",
     "cohort": "participants of a round",
     "rate": "local rate",
+    "clip": "S",
+    "weight": "lambda",
 }
 
 
@@ -448,13 +457,14 @@ def _votes_table(rows: Sequence[Row]) -> Table:
     return Table("blur-lus-votes", f"{VOTES} and {FEDAVG} at one proved epsilon", columns, body, note)
 
 
-def _gain_table(name: str, rows: Sequence[Row], ours: str, others: Sequence[str], epsilon: str) -> Table:
-    """Return the gain of a method at each epsilon, paired by seed: equal partition, cohorts and initial weights."""
-    values = list(dict.fromkeys(row["labels"]["epsilon"] for row in rows))
+def _gain_table(name: str, rows: Sequence[Row], ours: str, others: Sequence[str], label: str = "epsilon") -> Table:
+    """Return the gain of a method at each value, paired by seed: equal partition, cohorts and initial weights."""
+    values = list(dict.fromkeys(row["labels"][label] for row in rows))
     pairs = [((ours, value), (other, value)) for value in values for other in others]
-    gains = iter(compared(Results(rows, "method", "epsilon"), pairs))
+    gains = iter(compared(Results(rows, "method", label), pairs))
     body: list[list[Cell]] = [[value, *(cell for _ in others for cell in next(gains))] for value in values]
-    columns = (epsilon, *(column for other in others for column in (f"less {other}", *PAIRED)))
+    by = COORDINATOR if ours == VOTES else _WORDS[label]
+    columns = (by, *(column for other in others for column in (f"less {other}", *PAIRED)))
     return Table(name, f"{ours} against {' and '.join(others)}", columns, body, TEST.format(of="of this table"))
 
 
@@ -493,11 +503,23 @@ def _by_label(name: str, title: str, rows: Sequence[Row], label: str, methods: S
     return Picture(name, axes, "Mean and standard error over seeds.")
 
 
-def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:
+def _course(rows: Sequence[Row]) -> Picture:
+    """Draw the accuracy after each round that was evaluated."""
+    series = []
+    for method in METHODS:
+        own = [row for row in rows if labels_of(row, "method") == (method,) and "rounds" in row]
+        rounds = own[0]["rounds"] if own else []
+        points = {round_: Mean.of([row["accuracies"][at] for row in own]) for at, round_ in enumerate(rounds)}
+        series.append(Series(method, points, _COLOURS[method], dashed=method == DDGAUSS, marks=False))
+    title = f"{CONDITIONAL} {rows[0]['labels']['epsilon']:g}" if rows else ""
+    return Picture("blur-lus-rounds", [Axes(title, "round", "accuracy, %", series)], "Mean over seeds.")
+
+
+def _norms_picture(name: str, rows: Sequence[Row], clip: float) -> Picture:
     """Draw norms before clipping, per round: median and the range from the 10th to the 90th percentile."""
     axes = []
     for method in _PAIR:
-        own = [row for row in rows if labels_of(row, "method", "epsilon") == (method, epsilon) and "norms" in row]
+        own = [row for row in rows if labels_of(row, "method") == (method,) and "norms" in row]
         points: dict[float, tuple[float, float, float]] = {}
         for at, round_ in enumerate(own[0]["rounds"] if own else []):
             found = [[row["norms"][share][at] for row in own if row["norms"][share][at] is not None] for share in NORMS]
@@ -508,5 +530,5 @@ def _norms_picture(rows: Sequence[Row], epsilon: float, clip: float) -> Picture:
         axes.append(
             Axes(method, "round", "norm before clipping", [band], percent=False, level=(clip, f"clip S = {clip:g}"))
         )
-    note = f"{CONDITIONAL} {epsilon:g}; quantiles of a round's updates, averaged over seeds."
-    return Picture("blur-lus-norms", axes, note, columns=len(axes), same_y=True)
+    note = "Quantiles of a round's updates, averaged over seeds."
+    return Picture(f"{name}-norms", axes, note, columns=len(axes), same_y=True)

@@ -6,12 +6,14 @@ clip is part of the same noised sum, so all rules cost what a fixed clip costs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
+from learning.make_task import make_task
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, WORDS, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import RunPool, labels_of
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
@@ -28,6 +30,7 @@ RULES: Final[Mapping[str, Mapping[str, Any]]] = {
     "by layer, least noise": {**_ADAPTIVE, "clip_by_layer": True, "clip_scaling": "least-noise"},
 }
 FIXED: Final = "fixed"
+IMAGES, LAYERS = "images", "layers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +69,79 @@ SIZES: Final = {
         first_clips=(0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0),
     ),
 }
+TEXT: Final = {
+    SMALL: Sizes(
+        data=WORDS,
+        task="lstm",
+        options={"vocabulary": 200, "embedding": 16, "hidden": 32, "local_steps": 4, "batch_size": 16},
+        participants=600,
+        cohort=50,
+        rounds=40,
+        epsilons=(),
+        clips=(0.3, 1.0, 3.0),
+        rates=(1.0, 3.0, 10.0),
+        evaluate_every=5,
+        last=2,
+    ),
+    PAPER: Sizes(
+        data="",
+        task="lstm",
+        options={"local_epochs": 1, "batch_size": 16},
+        participants=342477,
+        cohort=100,
+        rounds=1600,
+        epsilons=(),
+        clips=(0.1, 0.3, 1.0),
+        rates=(0.3, 0.5),
+        evaluate_every=20,
+        last=5,
+    ),
+}
+"""Of the part ``layers``, which has no noise."""
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
+    """Play the parts."""
+    found = [{IMAGES: _images, LAYERS: _layers}[part](pool, request) for part in request.parts]
+    return Outcome(
+        [note for one in found for note in one.notes],
+        [table for one in found for table in one.tables],
+        [picture for one in found for picture in one.pictures],
+        [choice for one in found for choice in one.choices],
+    )
+
+
+def _layers(pool: RunPool, request: Request) -> Outcome:
+    """Let clips by layer follow the median of the LSTM's norms, layer by layer: at the end they are those medians."""
+    sizes = TEXT[request.scale]
+    data = request.words(sizes.data)
+    stages = Stages(pool, request.seeds, sizes.last)
+    make = partial(sizes.settings, data=data, epsilon=None, server_momentum=0.9, partition=request.partition(data))
+    settings = partial(make, **RULES["quantile, by layer"])
+    choice = stages.tuned("First clip and client rate, clips by layer, no noise", sizes.start, settings)
+    taken = {name: (value,) for name, value in choice.taken().items()}
+    found = stages.results("norms by layer", taken, settings)
+    shapes = make_task(sizes.task, dict(sizes.options)).contribution_shapes
+    courses: dict[str, dict[int, list[float]]] = {name: {} for name in shapes}
+    for row in found.rows:
+        for round_, clips in zip(row.get("rounds", []), row.get("clips", []), strict=True):
+            for name, clip in zip(courses, clips, strict=True):
+                courses[name].setdefault(round_, []).append(clip)
+    means = {name: {round_: Mean.of(clips) for round_, clips in one.items()} for name, one in courses.items()}
+    body: list[list[Cell]] = []
+    for name, points in means.items():
+        ends = [points[round_] for round_ in (min(points), max(points))] if points else [None, None]
+        body.append([name, math.prod(shapes[name]), *(None if one is None else f"{one.mean:.4g}" for one in ends)])
+    columns = ("array", "values", "median norm, first evaluation", "median norm, last")
+    note = f"Clips that follow the median, mean over seeds. {sizes.described(data)}, no noise."
+    table = Table("clipping-layers", "Norms of an LSTM's updates by layer", columns, body, note)
+    series = [Series(name, points, at, marks=False) for at, (name, points) in enumerate(means.items())]
+    axes = Axes("Median norm by layer", "round", "norm of the update", series, log_y=True, percent=False)
+    tables = [table, choice.table("clipping-layers-choice")]
+    return Outcome([choice.budget()], tables, [Picture("clipping-layers", [axes], note)], [choice])
+
+
+def _images(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and client rate for each rule and epsilon, run each, and every rule from every first clip at one."""
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)

@@ -7,12 +7,12 @@ parameter count the vector that is sent, without seeds and protocol messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Outcome, Request, Stages
+from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, Row, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
@@ -22,6 +22,12 @@ from sordino.planning.drawing import LOG, Axes, Picture, Series
 ROWS: Final = 15
 """Of a sketch, as published."""
 BITS: Final = 16
+FIXED, ADAPTIVE = "fixed", "adaptive"
+_RULES: Final[Mapping[str, Mapping[str, Any]]] = {
+    FIXED: {},
+    ADAPTIVE: {"clip_update": "geometric", "clip_quantile": 0.5},
+}
+"""Parts: sketches under a clip that stays, and under one that follows the median of their norms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +68,35 @@ def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate for each noise level, without a sketch, then run every ratio at every level."""
     sizes = SIZES[request.scale]
     data = request.images(sizes.data)
+    tables: list[Table] = []
+    pictures: list[Picture] = []
+    choices: list[Choice] = []
+    for part in request.parts:
+        found, choice = _part(pool, request, part, sizes, data)
+        title, name = f"{part} clips", "compression" if part == FIXED else f"compression-{part}"
+        tables += [_table(found, sizes, name, title), _compared(found, sizes, name, title)]
+        lengths = _lengths(found.rows, sizes)
+        tables.append(choice.table(f"{name}-choice"))
+        pictures.append(_picture(found, sizes, name, title))
+        choices.append(choice)
+    tables.append(lengths)
+    notes = [
+        f"{sizes.described(data)}, server momentum 0.9; Skellam, {BITS} bits, sketches of {ROWS} rows, clipped where "
+        f"an update of that clip has its sketch: clip / sqrt({ROWS}). Adaptive clips follow the median by factors, "
+        "from the chosen clip on.",
+        f"{' '.join(one.budget() for one in choices)} Every ratio has the clip and rate that were chosen without a "
+        "sketch; a choice of its own might lose less.",
+        PUBLISHED,
+        ENGINE,
+        NOT_CHARGED,
+    ]
+    return Outcome(notes, tables, pictures, choices)
+
+
+def _part(pool: RunPool, request: Request, part: str, sizes: CompressionSizes, data: str) -> tuple[Results, Choice]:
+    """Every ratio at every noise level under one rule of clips, and the choices."""
     stages = Stages(pool, request.seeds, sizes.last)
-    coding: dict[str, Any] = {"mechanism": "skellam", "bits": BITS}
+    coding: dict[str, Any] = {"mechanism": "skellam", "bits": BITS, **_RULES[part]}
     make = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data), **coding)
 
     def settings(*, ratio: float, clip: float, **given: Any) -> SimulationSettings:
@@ -73,33 +106,13 @@ def play(pool: RunPool, request: Request) -> Outcome:
         return make(clip=clip / math.sqrt(ROWS), sketch_rows=ROWS, sketch_ratio=ratio, **given)
 
     choice = stages.tuned(
-        "Clip and client rate for each noise, without a sketch",
+        f"Clip and client rate for each noise, without a sketch, {part} clips",
         sizes.start,
         partial(settings, ratio=1.0),
         of={"epsilon": sizes.levels},
     )
     grid = {"epsilon": sizes.levels, "ratio": sizes.ratios}
-    found = stages.results("ratios and noise", grid, choice.applied(settings))
-    notes = [
-        f"{sizes.described(data)}, server momentum 0.9; Skellam, {BITS} bits, sketches of {ROWS} rows, clipped where "
-        f"an update of that clip has its sketch: clip / sqrt({ROWS}).",
-        f"{choice.budget()} Every ratio has the clip and rate that were chosen without a sketch; a choice of its own "
-        "might lose less.",
-        PUBLISHED,
-        ENGINE,
-        NOT_CHARGED,
-    ]
-    return Outcome(
-        notes,
-        [
-            _table(found, sizes),
-            _compared(found, sizes),
-            _lengths(found.rows, sizes),
-            choice.table("compression-choice"),
-        ],
-        [_picture(found, sizes)],
-        [choice],
-    )
+    return stages.results(f"ratios and noise, {part} clips", grid, choice.applied(settings)), choice
 
 
 def _level(rows: Sequence[Row], epsilon: float | None) -> str:
@@ -110,7 +123,7 @@ def _level(rows: Sequence[Row], epsilon: float | None) -> str:
     return f"{CONDITIONAL} {epsilon:g}" + (f", z = {Mean.of(known).mean:.2f}" if known else "")
 
 
-def _table(found: Results, sizes: CompressionSizes) -> Table:
+def _table(found: Results, sizes: CompressionSizes, name: str, of: str) -> Table:
     body: list[list[Cell]] = [
         [
             _level(found.rows, epsilon),
@@ -121,16 +134,16 @@ def _table(found: Results, sizes: CompressionSizes) -> Table:
     ]
     columns = ("noise", *(f"{ratio:g} x" for ratio in sizes.ratios), *SPENT)
     note = f"Accuracy in percent, mean ± standard error over seeds. z: deviation of the sum's noise / clip. {HELD}"
-    return Table("compression", "Accuracy against the compression ratio", columns, body, note)
+    return Table(name, f"Accuracy against the compression ratio, {of}", columns, body, note)
 
 
-def _compared(found: Results, sizes: CompressionSizes) -> Table:
+def _compared(found: Results, sizes: CompressionSizes, name: str, of: str) -> Table:
     keys = [(epsilon, ratio) for epsilon in sizes.levels for ratio in sizes.ratios if ratio != 1]
     cells = compared(found, [(key, (key[0], 1.0)) for key in keys])
     body = [[_level(found.rows, key[0]), f"{key[1]:g} x", *one] for key, one in zip(keys, cells, strict=True)]
     columns = ("noise", "ratio", "less 1 x", *PAIRED)
     note = TEST.format(of="of this table")
-    return Table("compression-compared", "What a sketch costs", columns, body, note)
+    return Table(f"{name}-compared", f"What a sketch costs, {of}", columns, body, note)
 
 
 def _lengths(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
@@ -146,7 +159,7 @@ def _lengths(rows: Sequence[Row], sizes: CompressionSizes) -> Table:
     return Table("compression-bits", "What is sent", columns, body)
 
 
-def _picture(found: Results, sizes: CompressionSizes) -> Picture:
+def _picture(found: Results, sizes: CompressionSizes, name: str, of: str) -> Picture:
     def curve(epsilon: float | None) -> dict[float, Mean]:
         return found.curve(sizes.ratios, lambda ratio: (epsilon, ratio))
 
@@ -155,7 +168,7 @@ def _picture(found: Results, sizes: CompressionSizes) -> Picture:
         for at, epsilon in enumerate(sizes.levels)
     ]
     axes = Axes(
-        "Accuracy against compression, by noise",
+        f"Accuracy against compression, by noise, {of}",
         "values of the update / values sent",
         "accuracy, %",
         series,
@@ -163,4 +176,4 @@ def _picture(found: Results, sizes: CompressionSizes) -> Picture:
         ticks=sizes.ratios,
     )
     note = f"Skellam, {BITS} bits, {ROWS} rows; mean and standard error over seeds. z: deviation of noise / clip."
-    return Picture("compression", [axes], note)
+    return Picture(name, [axes], note)

@@ -29,15 +29,16 @@ _option = partial(key, panel="Options")
 EXPERIMENTS: Final = {
     "clipping": (
         "Fixed clips against clips that follow a quantile, flat and by layer, each at its own clip and rate; accuracy "
-        "against the first clip.",
-        ("40 minutes of CPU time", "an estimated four months on two cores"),
-        (),
+        "against the first clip; norms of an LSTM's layers.",
+        ("45 minutes of CPU time", "an estimated four months on two cores"),
+        ("images", "layers"),
     ),
     "blur-lus": (
         "DP-FedAvg, the distributed discrete Gaussian, BLUR + LUS and AE-DPFL: accuracy against epsilon, "
-        "heterogeneity, sparsity, local steps, active participants and local rate; norms before clipping.",
+        "heterogeneity, sparsity, local steps, active participants, local rate, clip and lambda; norms before "
+        "clipping.",
         ("45 to 90 minutes on two cores", "an estimated half a year on two cores: see --device and --parts"),
-        ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "own-rates", "bound"),
+        ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "clips", "weights", "own-rates", "bound"),
     ),
     "bits": (
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
@@ -49,10 +50,10 @@ EXPERIMENTS: Final = {
         ("images", "text"),
     ),
     "compression": (
-        "Count-mean sketches, 1 to 50 times shorter than the update: accuracy against ratio and noise, and bits a "
-        "parameter.",
-        ("40 minutes of CPU time", "an estimated month on two cores"),
-        (),
+        "Count-mean sketches, 1 to 50 times shorter than the update, under fixed and adaptive clips: accuracy against "
+        "ratio and noise, and bits a parameter.",
+        ("80 minutes of CPU time", "an estimated two months on two cores"),
+        ("fixed", "adaptive"),
     ),
     "sampling": (
         "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
@@ -68,7 +69,11 @@ EXPERIMENTS: Final = {
     ),
 }
 """Name to help, times of both scales, and parts in their order; the module is called as the experiment."""
-OF_SOME: Final = {"colour": ("blur-lus",), "text": ("bits",), "parts": ("bits", "blur-lus")}
+OF_SOME: Final = {
+    "colour": ("blur-lus",),
+    "text": ("bits", "clipping"),
+    "parts": ("bits", "blur-lus", "clipping", "compression"),
+}
 """Options that only some experiments take."""
 
 

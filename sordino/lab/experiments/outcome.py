@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from learning.blocks import DatasetError
+from learning.datasets import has_part
 from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of
 from sordino.lab.experiments.tables import CONDITIONAL, Mean, Results, Share, Table, accuracy, gathered, shown
 from sordino.lab.simulation.settings import SimulationSettings
@@ -23,6 +25,8 @@ from sordino.planning.drawing import Picture, draw
 
 SEEDS: Final = (101, 102)
 """Of selections; results take others."""
+WORDS: Final = "shakespeare-200"
+"""The text of the small scale."""
 EXTENDED: Final = ("clip", "rate")
 """Names whose values have no natural end: a grid of two or more is extended until the best is inside."""
 MOST_ADDED: Final = 4
@@ -247,6 +251,25 @@ class Request:
             raise ExperimentError(
                 "the papers' size takes FEMNIST, which can't be had here: get it and name it, --data femnist:PATH"
             )
+        return found
+
+    def words(self, usual: str) -> str:
+        """Return the requested data set of words, else the scale's own.
+
+        Raises ExperimentError: the papers' size, without a data set, or the scale's own isn't here.
+        """
+        found = self.data.get("text", usual)
+        if not found:
+            raise ExperimentError("the papers' size takes StackOverflow: get it and name it, --text stackoverflow:PATH")
+        try:
+            has_part(found, "train")
+        except DatasetError as error:
+            if found != WORDS:
+                raise
+            raise ExperimentError(
+                f"the text {WORDS} isn't here: make it with sordino data prepare shakespeare --vocabulary 200 --as "
+                f"{WORDS}, or leave it out with --parts images"
+            ) from error
         return found
 
     def partition(self, data: str) -> str:
