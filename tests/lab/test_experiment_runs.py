@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from pydantic import create_model
 
+from learning.blocks import Block
 from learning.datasets import Dataset, load_part
 from learning.make_task import make_task
 from learning.options import OptionError
+from learning.prepared_data import write_prepared
 from learning.tasks.votes import VoteLearner
 from mechanisms.gaussian_exact import gaussian_epsilon
 from sordino.lab.experiments import (
@@ -31,11 +33,12 @@ from sordino.lab.experiments import (
     sampling,
     word_pairs,
 )
-from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, Choice
+from sordino.lab.experiments.outcome import PAPER, SEEDS, SMALL, WORDS, Choice
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import FILE, ExperimentError, Run as OneRun, RunPool, Standing, noise_multiplier, play
 from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathered
+from sordino.lab.preparation.made import in_memory
 from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings
 from tests.support.commands import Run, one_clear_error, refusal, says
@@ -485,9 +488,39 @@ def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
     assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
 
 
-def test_bits_misses_its_text_before_it_plays_images(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_norms_of_layers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clips by layer, which follow the medians; of words at random."""
+    pytest.importorskip("torch")
+    words = np.random.default_rng(1).integers(1, 20, (40, 20, 6))
+    roles = [Block.of(rows[:, :5].astype(np.int32), rows[:, 1:], str(role)) for role, rows in enumerate(words)]
+    made = in_memory({"train": roles[:30], "test": roles[30:]}, WORDS)
+    write_prepared(tmp_path / WORDS, made, {"name": WORDS, "vocabulary": [str(word) for word in range(20)]})
+    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path))
+    options = {"vocabulary": 20, "length": 5, "embedding": 3, "hidden": 4, "local_steps": 2, "client_rate": 1.0}
+    tiny = {"options": options, "participants": 30, "cohort": 10, "rounds": 3, "evaluate_every": 1, "last": 1}
+    tiny |= {"clips": (1.0,), "rates": (1.0,)}
+    monkeypatch.setitem(clipping.TEXT, SMALL, dataclasses.replace(clipping.TEXT[SMALL], **tiny))
+    folder = tmp_path / "out"
+    command = ("experiment", "clipping", "--parts", "layers", "--seeds", "1,2", "--workers", 1, "--output", folder)
+    code, _, err = run(*command)
+    assert code == 0, err
+    lines = list(csv.DictReader((folder / "clipping-layers.csv").open()))
+    rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    found = [row["clips"] for row in rows if row["seed"] in (1, 2)]
+    assert len(lines) == len(found[0][0]) == 8
+    for at, line in enumerate(lines):
+        for column, round_ in (("clip, first evaluation", 0), ("clip, last", -1)):
+            assert float(line[column]) == pytest.approx(np.mean([clips[round_][at] for clips in found]), rel=1e-3)
+    assert lines[0]["values"] == str(3 * 24)
+    assert (folder / "clipping-layers.svg").stat().st_size
+
+
+@pytest.mark.parametrize("name", ["bits", "clipping"])
+def test_text_is_missed_before_images_are_played(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "nothing"))
-    err = refusal(run, "experiment", "bits", "--seeds", 1, "--workers", 1, "--output", tmp_path / "bits")
+    err = refusal(run, "experiment", name, "--seeds", 1, "--workers", 1, "--output", tmp_path / name)
     assert "make it with sordino data prepare shakespeare --vocabulary 200 --as shakespeare-200" in err
     assert "choosing" not in err
 

@@ -102,7 +102,8 @@ TEXT: Final = {
 
 def play(pool: RunPool, request: Request) -> Outcome:
     """Play the parts."""
-    found = [{IMAGES: _images, LAYERS: _layers}[part](pool, request) for part in request.parts]
+    data = {part: _data(request, part) for part in request.parts}  # what is missing is told before anything is played
+    found = [{IMAGES: _images, LAYERS: _layers}[part](pool, request, data[part]) for part in request.parts]
     return Outcome(
         [note for one in found for note in one.notes],
         [table for one in found for table in one.tables],
@@ -111,10 +112,13 @@ def play(pool: RunPool, request: Request) -> Outcome:
     )
 
 
-def _layers(pool: RunPool, request: Request) -> Outcome:
+def _data(request: Request, part: str) -> str:
+    return request.words(TEXT[request.scale].data) if part == LAYERS else request.images(SIZES[request.scale].data)
+
+
+def _layers(pool: RunPool, request: Request, data: str) -> Outcome:
     """Let clips by layer follow the median of the LSTM's norms, layer by layer: at the end they are those medians."""
     sizes = TEXT[request.scale]
-    data = request.words(sizes.data)
     stages = Stages(pool, request.seeds, sizes.last)
     make = partial(sizes.settings, data=data, epsilon=None, server_momentum=0.9, partition=request.partition(data))
     settings = partial(make, **RULES["quantile, by layer"])
@@ -132,19 +136,18 @@ def _layers(pool: RunPool, request: Request) -> Outcome:
     for name, points in means.items():
         ends = [points[round_] for round_ in (min(points), max(points))] if points else [None, None]
         body.append([name, math.prod(shapes[name]), *(None if one is None else f"{one.mean:.4g}" for one in ends)])
-    columns = ("array", "values", "median norm, first evaluation", "median norm, last")
-    note = f"Clips that follow the median, mean over seeds. {sizes.described(data)}, no noise."
-    table = Table("clipping-layers", "Norms of an LSTM's updates by layer", columns, body, note)
+    columns = ("array", "values", "clip, first evaluation", "clip, last")
+    note = f"Clips that follow each layer's median norm, mean over seeds. {sizes.described(data)}, no noise."
+    table = Table("clipping-layers", "Clips by layer of an LSTM", columns, body, note)
     series = [Series(name, points, at, marks=False) for at, (name, points) in enumerate(means.items())]
-    axes = Axes("Median norm by layer", "round", "norm of the update", series, log_y=True, percent=False)
+    axes = Axes("Clips that follow each layer's median norm", "round", "clip", series, log_y=True, percent=False)
     tables = [table, choice.table("clipping-layers-choice")]
     return Outcome([choice.budget()], tables, [Picture("clipping-layers", [axes], note)], [choice])
 
 
-def _images(pool: RunPool, request: Request) -> Outcome:
+def _images(pool: RunPool, request: Request, data: str) -> Outcome:
     """Choose clip and client rate for each rule and epsilon, run each, and every rule from every first clip at one."""
     sizes = SIZES[request.scale]
-    data = request.images(sizes.data)
     stages = Stages(pool, request.seeds, sizes.last)
     make = partial(sizes.settings, data=data, server_momentum=0.9, partition=request.partition(data))
 
