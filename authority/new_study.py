@@ -42,6 +42,7 @@ _HEADER: Final = (
     "A Sordino study, read by `sordino serve`; SORDINO_COORDINATOR__LISTEN=0.0.0.0:8443 and the like override keys.",
     "What is marked (fixed) is part of what participants sign: to change it, make a new folder with `sordino init`.",
 )
+_START: Final = "start.safetensors"  # in a study's folder: the model that it begins from
 _FILES: Final = ("test", "start")  # keys of [data] that name files of the coordinator's
 _HOST_HEADER: Final = (
     "One client process of a Sordino study. `sordino join --home` reads this file. The folder is complete: copy it",
@@ -239,6 +240,9 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     with whole_folder(directory) as work:
         if new.authority is not None:
             check_roster_fits(plan, new.authority.roster)
+        if study.data.start:
+            _write_public(work / _START, Path(study.data.start).read_bytes())
+            study = study.model_copy(update={"data": study.data.model_copy(update={"start": _START})})
         names = _write(work, new, study, plan)
         _check_files(work, names)
         work.chmod(0o755)

@@ -147,7 +147,7 @@ def load_arrays(path: Path, shapes: Shapes) -> Parameters:
     try:
         found = load_file(path)
     except Exception as error:  # the library raises several kinds over damaged bytes
-        raise CheckpointError(f"{path} is no .safetensors file, or damaged") from error
+        raise CheckpointError(f"{path} is no .safetensors file of float16, float32 or float64, or damaged") from error
     arrays = {name: found[name].astype(np.float32, copy=False) for name in shapes if name in found}
     if shapes_of(arrays) != {name: tuple(shape) for name, shape in shapes.items()}:
         raise CheckpointError(f"{path} has {described(shapes_of(found))}; the model has {described(shapes)}")

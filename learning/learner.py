@@ -81,9 +81,6 @@ class ModelLearner(Learner):
         self._optimizer, self._evaluate = optimizer, evaluate
         self._step: ModelStep | None = None
 
-    def prepare(self, rounds: int) -> None:
-        self._optimizer.prepare(rounds)
-
     def broadcast(self) -> Parameters:
         """The model, to be read: a large one isn't copied."""
         return views(self._vector, self._shapes)

@@ -39,7 +39,7 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     with mistakes_told(name, kind):
         made = kind.Options.from_mapping(options or {})
         task = kind(made)
-        return Personal(cast(ModelTask, task), made) if isinstance(made, TrainingOptions) and made.personal else task
+        return Personal(cast(ModelTask, task)) if isinstance(made, TrainingOptions) and made.personal else task
 
 
 def options_of(name: str, options: Mapping[str, object]) -> TaskOptions:

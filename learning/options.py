@@ -198,6 +198,8 @@ class TrainingOptions(TaskOptions):
         schedule, mean = self.client_schedule, self.weight_mean
         require(schedule in SCHEDULES, "client_schedule", schedule, f"one of {', '.join(SCHEDULES)}")
         require(0 <= mean <= self.weight_cap, "weight_mean", mean, f"from 0 to weight_cap = {self.weight_cap}")
+        if self.method in _COUNTS_FOR["blur_weight"]:  # it compares the unweighted change with the clip
+            require(self.weight_cap == 0, "weight_cap", self.weight_cap, f"0 with the method {self.method}")
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:
@@ -218,8 +220,7 @@ class TrainingOptions(TaskOptions):
 
     def _left_out(self) -> set[str]:
         of_others = {name for name, methods in _COUNTS_FOR.items() if self.method not in methods}
-        idle = ("local_steps", *OF_UPDATES[1:])
-        return of_others | {name for name in idle if self.is_usual(name)}
+        return of_others | {name for name in ("local_steps", *OF_UPDATES) if name != "method" and self.is_usual(name)}
 
     def at(self, done: float) -> Self:
         """Those of a round, once a share ``done`` of the rounds is over."""

@@ -47,6 +47,7 @@ class ServerOptimizer:
         second_momentum: float = 0.99,
         adaptivity: float = 1e-3,
         schedule: str = CONSTANT,
+        rounds: int = 1,
     ) -> None:
         """
         Args:
@@ -55,7 +56,7 @@ class ServerOptimizer:
             momentum: of the mean update, in [0, 1).
             second_momentum: b2, of v, in [0, 1); FedAdagrad has none.
             adaptivity: tau, finite and > 0: smaller is more adaptive.
-            schedule: one of ``SCHEDULES``, over the rounds of `prepare`.
+            schedule: one of ``SCHEDULES``, over this many rounds; afterwards a rate that falls stays 0.
 
         Raises ValueError: an unknown name, or an argument outside its range.
         """
@@ -69,7 +70,7 @@ class ServerOptimizer:
         if schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule {schedule!r} of the server rate; known ones: {', '.join(SCHEDULES)}")
         self.name, self.rate, self.momentum, self.schedule = name, rate, momentum, schedule
-        self._rounds, self._applied = 1, 0
+        self._rounds, self._applied = rounds, 0
         self._moments: dict[str, NDArray[Any]] = {}
         self._starts = {"velocity": 0.0}
         self._precision: type[np.floating[Any]] = np.float32  # as fine as the model; a checkpoint holds float64
@@ -81,10 +82,6 @@ class ServerOptimizer:
             raise ValueError(f"the server's adaptivity is {adaptivity}; it must be a finite number above 0")
         self.second_momentum, self.adaptivity = second_momentum, adaptivity
         self._starts, self._precision = {"first": 0.0, "second": adaptivity**2}, np.float64
-
-    def prepare(self, rounds: int) -> None:
-        """Take the study's number of rounds, over which the schedule runs."""
-        self._rounds = rounds
 
     def apply(self, parameters: NDArray[np.float32], mean_update: Floats) -> NDArray[np.float32]:
         """Return the next parameters; the arguments are not written to.
@@ -105,7 +102,8 @@ class ServerOptimizer:
                 raise ValueError(f"mean update {mean.shape} and the optimizer's state {moment.shape} differ in shape")
         if not self._moments:
             self._moments = {name: np.full(mean.shape, start, self._precision) for name, start in self._starts.items()}
-        moved, rate = np.empty_like(parameters), self.rate * scheduled(self.schedule, self._applied / self._rounds)
+        rate = self.rate * scheduled(self.schedule, min(self._applied / self._rounds, 1.0))
+        moved = np.empty_like(parameters)
         for start in range(0, mean.size, _BLOCK):  # a model of millions of values has few copies in memory
             here = slice(start, start + _BLOCK)
             moments = {name: moment[here] for name, moment in self._moments.items()}
@@ -130,6 +128,9 @@ class ServerOptimizer:
         needed = {*self._starts} | (set() if self.schedule == CONSTANT else {_APPLIED})
         if state and set(state) != needed:
             raise ValueError(f"the optimizer's state has {sorted(state)}; expected {sorted(needed)}")
+        applied = np.array(state.get(_APPLIED, [0.0]), dtype=np.float64)
+        if applied.shape != (1,) or not (applied[0] >= 0 and applied[0] == np.floor(applied[0])):
+            raise ValueError("the optimizer's number of rounds is none")
         vectors = {name: np.array(state[name], dtype=np.float64) for name in self._starts if state}
         for name, vector in vectors.items():
             if vector.ndim != 1 or not np.isfinite(vector).all():
@@ -137,7 +138,7 @@ class ServerOptimizer:
         if len({vector.shape for vector in vectors.values()}) > 1 or (vectors.get("second", np.zeros(0)) < 0).any():
             raise ValueError("the optimizer's moments differ in length, or the second is below 0")
         self._moments = {name: vector.astype(self._precision) for name, vector in vectors.items()}
-        self._applied = int(state[_APPLIED][0]) if _APPLIED in state else 0
+        self._applied = int(applied[0])
 
     def _step(self, moments: Mapping[str, NDArray[Any]], mean: NDArray[np.float64]) -> Floats:
         """Update the moments in place and return the direction of the change, (n,), of a block of values."""

@@ -93,7 +93,7 @@ class StudyConfiguration(Settings):
         from learning.checkpoints import CheckpointError
         from learning.learner import ModelLearner
 
-        learner = task.learner(self.server_optimizer.make(), data)
+        learner = task.learner(self.server_optimizer.make(self.study.rounds), data)
         learner.prepare(self.study.rounds)
         if self.data.start:
             if not isinstance(learner, ModelLearner):
@@ -203,7 +203,8 @@ class StudyConfiguration(Settings):
         check_loaded(self.study.task, self.data.dataset)
         if self.data.dataset == APP and self.data.test:
             raise ValueError("data.test has no effect: the coordinator doesn't evaluate a Flower app. Leave it out")
-        judged = self.evaluation.by == PARTICIPANTS or self.data.test or self.data.dataset not in BROUGHT
+        own = self.data.test or self.data.dataset not in BROUGHT
+        judged = self.evaluation.by == PARTICIPANTS or (own and not self.task.get("personal"))
         if self.evaluation.patience and not judged:
             raise ValueError(
                 "evaluation.patience has no figure to wait for: name test examples of the coordinator's in data.test, "

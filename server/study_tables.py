@@ -399,11 +399,11 @@ class ServerOptimizerTable(Table):
         1e-3, "adaptive optimisers: tau, added to the root of those squares", option="server_adaptivity", needs=_ROOTS
     )
 
-    def make(self) -> ServerOptimizer:
-        """The optimizer, at rest."""
+    def make(self, rounds: int) -> ServerOptimizer:
+        """The optimizer, at rest, for this many rounds."""
         from learning.server_optimizers import ServerOptimizer
 
-        return ServerOptimizer(**dict(self))
+        return ServerOptimizer(**dict(self), rounds=rounds)
 
 
 class EngineTable(Table):

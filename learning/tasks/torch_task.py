@@ -152,7 +152,9 @@ class TorchTask(TorchModule):
         There FedProx and BLUR have nothing to draw back: the one step begins where the round does.
         """
         options = self.options
-        if options.frozen or options.method in (LUS, BLUR_LUS):  # these look at the loss once more afterwards
+        if options.method in (LUS, BLUR_LUS):  # they look at the loss once more afterwards
+            return False
+        if options.frozen:
             return False
         whole = max(map(len, data)) <= options.batch_size
         if options.method == DP_FEDSGD:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 import signal
 from itertools import pairwise
@@ -18,6 +19,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from authority.new_study import make_local_study, new_study
+from learning.device import chosen_threads
 from learning.make_task import make_task
 from learning.parameters import flatten, unflatten
 from learning.partitions import hold_out
@@ -100,6 +102,53 @@ def test_weights_and_schedules_are_those_of_the_options(batched: bool) -> None:
         vector = vector + server * np.mean([clip_l2(one.astype(np.float64), 1.0) for one in updates], axis=0)
     assert np.allclose(flatten(found.parameters), vector, atol=1e-5)
     assert min(map(len, map(data.of, range(40)))) < 160 < max(map(len, map(data.of, range(40))))
+
+
+@pytest.mark.parametrize("task", ["softmax-regression", "cnn"])
+def test_threads_change_nothing(task: str) -> None:
+    """To the last bit; and they are this simulation's alone."""
+    if task == "cnn":
+        pytest.importorskip("torch")
+    settings = changed(QUIET, task=task, rounds=2)
+    one, three = (simulate_study(settings.changed(threads=count)) for count in (1, 3))
+    assert same(one.parameters, three.parameters)
+    assert chosen_threads() == 1
+    assert settings.changed(threads=3).threads_here == 3
+    assert settings.changed(workers=2).threads_here == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert settings.changed(engine="ray").threads_here == 1
+
+
+def test_each_participant_of_what_has_a_model() -> None:
+    study = {"task": "mean", "task_options": {"column": "label", "high": 9}, "clip": None, "rounds": 1}
+    with pytest.raises(SimulationError, match="evaluate_each: task 'mean' has no model to evaluate"):
+        simulate_study(changed(QUIET, **study).changed(evaluate_each=True))
+
+
+def test_a_stop_in_the_last_evaluations_costs_no_round(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = changed(NOISY, rounds=3).changed(evaluate_each=True)
+
+    def stopped(_: Rounds) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rounds, "of_each", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            simulate_study(settings, output=file, checkpoint_every=10)
+    found = simulate_study(settings, output=file)
+    assert (found.summary["outcome"], found.summary["rounds_completed"]) == (ROUNDS_DONE, 3)
+    assert found.summary["of_each"]
+    again = simulate_study(settings, output=file)
+    assert again.summary["of_each"] == found.summary["of_each"]
+
+
+def test_a_diverged_model_is_told_of_each_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a finished file is read again: JSON has no NaN."""
+    monkeypatch.setattr(SoftmaxRegression, "evaluate", lambda *_: {"accuracy": 0.1, "loss": math.nan})
+    settings = changed(QUIET, rounds=1).changed(evaluate_each=True)
+    for _ in range(2):
+        found = simulate_study(settings, output=file)
+        assert [*found.summary["of_each"]] == ["accuracy"]
+        assert "of each     accuracy 0.1" in str(found)
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -221,7 +270,7 @@ def test_evaluation_every_few_rounds_and_in_the_last() -> None:
     assert [row["accuracy"] is not None for row in found.rows] == [False, True, False, True, True]
 
 
-def test_evaluation_on_some_examples_says_how_exact_it_is() -> None:
+def test_evaluation_on_some_examples_says_how_exact_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the last; the same examples each time."""
     settings = changed(QUIET, rounds=3).changed(evaluate_on=200)
     found = simulate_study(settings)
@@ -235,6 +284,12 @@ def test_evaluation_on_some_examples_says_how_exact_it_is() -> None:
         )
     assert not last["figures"]
     assert last["accuracy"] == settings.study.make_task().evaluate(found.parameters, test)["accuracy"]
+    early = changed(settings, rounds=30, patience=1)
+    monkeypatch.setattr(rounds_module.Progress, "stalled", lambda self, patience: self._judged >= 2)
+    ended = simulate_study(early)
+    assert ended.summary["rounds_completed"] < 30
+    assert not ended.summary["figures"]  # the last model is judged on all, whenever the end comes
+    assert ended.accuracy == settings.study.make_task().evaluate(ended.parameters, test)["accuracy"]
     whole = simulate_study(settings.changed(evaluate_on=0)).rows
     assert [one["accuracy"] for one in whole[:2]] != [first["accuracy"], second["accuracy"]]
     assert abs(whole[0]["accuracy"] - first["accuracy"]) < 6 * first["figures"]["accuracy_stderr"]

@@ -17,6 +17,7 @@ from learning.own_task import RuleBroken, TaskUnavailable
 from learning.parameters import Parameters, flatten
 from learning.task import update_rng
 from learning.tasks.backbone import BackboneOptions
+from learning.tasks.personal import Personal
 
 torch = pytest.importorskip("torch")
 
@@ -222,6 +223,9 @@ def test_a_backbone_is_held_against_its_digest(file: Path) -> None:
     assert task.dim == 27
     assert flatten(again.local_update(again.initial_parameters(), SOME[0], update_rng(0, 1, 0))).any()
     assert len(str(digest)) == 64
+
+    partly = Personal(WithFile(FileOptions(personal="3.bias")))  # the terms name the file there too
+    assert partly.options.to_mapping()["backbone_sha256"] == digest
 
     save_file(nn.Linear(36, 8).state_dict(), file)
     with pytest.raises(TaskUnavailable, match=rf"{file} has the SHA-256 \w+, and the study's has {digest}: put"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 from learning.datasets import Dataset
 from learning.make_task import make_task, model_shapes
-from learning.options import OptionError
+from learning.options import OptionError, TrainingOptions
+from learning.parameters import Parameters
 from learning.public_random import PublicRandom
-from learning.task import BatchedTask, held_out_metrics
+from learning.task import BatchedTask, ModelTask, at_round, held_out_metrics
 from sordino import SimulationSettings, simulate_study, simulated_study
 
 RNG = np.random.default_rng(4)
@@ -76,6 +78,34 @@ def test_nothing_of_them_is_sent_whatever_trains(task: str, method: str) -> None
     assert made.learner(None, DATA).evaluate() == {}
 
 
+@pytest.mark.parametrize("method", ["lus", "fedprox", "dp-fedsgd"])
+def test_what_is_fitted_is_fitted_by_plain_descent_at_the_first_rate(method: str) -> None:
+    """Nothing of it is sent, and it begins anew in each round."""
+    options = OPTIONS | {"personal": "bias", "client_schedule": "linear"}
+    if method == "dp-fedsgd":  # it has neither steps nor epochs
+        options.pop("local_epochs")
+    plain: Any = make_task("softmax-regression", options)
+    other: Any = make_task("softmax-regression", options | {"method": method})
+    start = {"weights": RNG.normal(size=(6, 3)).astype(np.float32)}
+    wanted = plain.fitted(start, DATA, PublicRandom(1))
+    for task in (other, at_round(other, 0.9)):
+        np.testing.assert_array_equal(task.fitted(start, DATA, PublicRandom(1))["bias"], wanted["bias"])
+    late = at_round(plain, 0.9).local_update(start, DATA, PublicRandom(1), 1.0)["weights"]
+    assert np.linalg.norm(late) < 0.2 * np.linalg.norm(plain.local_update(start, DATA, PublicRandom(1), 1.0)["weights"])
+
+
+def test_a_class_that_trains_in_a_way_of_its_own_is_refused() -> None:
+    with pytest.raises(OptionError, match="classes derived from TorchTask"):
+        make_task("tests.learning.test_personal:OwnWay", {"personal": "a"})
+
+
+def test_a_strangers_model_is_refused_before_it_is_made() -> None:
+    """The plan counts what travels alone; the whole must be one that could be planned."""
+    options = {"vocabulary": 1_000_000, "embedding": 65_536, "hidden": 1, "personal": "embedding,output,dense"}
+    with pytest.raises(OptionError, match=r"the model has .* values; at most 268435456 are tried"):
+        model_shapes("lstm", options)
+
+
 @pytest.mark.parametrize(
     ("personal", "told"),
     [
@@ -105,6 +135,30 @@ def test_participants_whose_labels_mean_different_things_need_a_layer_of_their_o
         found.append(simulate_study(SimulationSettings(study=simulated_study(name="s", **study))).summary)
     assert found[1]["reported"]["accuracy"] > found[0]["reported"]["accuracy"] + 0.05
     assert found[1]["accuracy"] is None  # the coordinator has no layer of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnOptions(TrainingOptions):
+    """Of training alone."""
+
+
+class OwnWay(ModelTask):
+    """Trains without the loop that knows what to leave as it is."""
+
+    Options = OwnOptions
+    name = "own"
+
+    def __init__(self, options: OwnOptions) -> None:
+        self.options = options
+
+    def initial_parameters(self) -> Parameters:
+        return {name: np.zeros(2, np.float32) for name in ("a", "b")}
+
+    def local_update(self, parameters: Parameters, data: Any, rng: Any, l2_clip: float) -> Parameters:
+        return {name: np.ones(2, np.float32) for name in parameters}
+
+    def evaluate(self, parameters: Parameters, data: Any) -> dict[str, float]:
+        return {"accuracy": 0.0, "loss": 0.0}
 
 
 try:

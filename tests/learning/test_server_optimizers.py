@@ -36,12 +36,21 @@ def test_momentum_is_the_geometric_sum_of_means() -> None:
     ],
 )
 def test_the_rate_follows_its_schedule(schedule: str, factors: list[float]) -> None:
-    optimizer = ServerOptimizer(rate=0.7, schedule=schedule)
-    optimizer.prepare(6)
+    optimizer = ServerOptimizer(rate=0.7, schedule=schedule, rounds=6)
     vector, wanted = START, START.astype(np.float64)
     for mean, factor in zip(MEANS, factors, strict=False):
         vector, wanted = optimizer.apply(vector, mean), wanted + 0.7 * factor * mean
         np.testing.assert_allclose(vector, wanted, atol=2e-5)
+
+
+def test_a_rate_never_turns_round() -> None:
+    """Of more rounds than were said."""
+    optimizer = ServerOptimizer(schedule="linear", rounds=2)
+    first, second = optimizer.apply(START, MEANS[0]), optimizer.apply(START, MEANS[0])
+    assert (first != START).all()
+    assert (second != START).all()
+    for mean in MEANS[:3]:
+        np.testing.assert_array_equal(optimizer.apply(START, mean), START)
 
 
 def test_arguments_are_not_written_to() -> None:
@@ -55,9 +64,7 @@ def test_arguments_are_not_written_to() -> None:
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
 def test_state_continues_exactly(name: str, schedule: str) -> None:
-    first, second, fresh = (ServerOptimizer(name, 0.05, 0.8, schedule=schedule) for _ in range(3))
-    for one in (first, second, fresh):
-        one.prepare(6)
+    first, second, fresh = (ServerOptimizer(name, 0.05, 0.8, schedule=schedule, rounds=6) for _ in range(3))
     assert first.state() == {}
     vector = START
     for mean in MEANS[:3]:
@@ -111,6 +118,14 @@ def test_bad_state_is_refused() -> None:
             ServerOptimizer(name).load_state({"velocity": np.zeros(2)})
     with pytest.raises(ValueError, match=r"expected \['applied', 'velocity'\]"):
         ServerOptimizer(schedule="linear").load_state({"velocity": np.zeros(2)})
+    falling = ServerOptimizer(schedule="linear", rounds=6)
+    falling.apply(START, MEANS[0])
+    before = falling.state()
+    for applied in (np.array([]), np.array([np.nan]), np.array([-1.0]), np.array([1.5]), np.zeros((1, 1))):
+        with pytest.raises(ValueError, match="number of rounds is none"):
+            falling.load_state({"velocity": np.zeros(11), "applied": applied})
+        assert falling.state()["applied"] == before["applied"]
+        np.testing.assert_array_equal(falling.state()["velocity"], before["velocity"])
     with pytest.raises(ValueError, match="unknown schedule 'step'"):
         ServerOptimizer(schedule="step")
 

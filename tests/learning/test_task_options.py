@@ -93,6 +93,12 @@ def test_numpy_path_does_not_import_torch_where_it_is_installed() -> None:
     assert done.stdout.strip() == "False", done.stderr
 
 
+def test_blur_compares_an_unweighted_change() -> None:
+    for method in ("blur", "blur-lus"):
+        with pytest.raises(OptionError, match=f"'weight_cap' is 5; it must be 0 with the method {method}"):
+            make_task("softmax-regression", {"method": method, "weight_cap": 5})
+
+
 def test_every_named_task_agrees_on_its_dimension() -> None:
     for name in TASKS:
         if name in ("cnn", "femnist-cnn", "resnet18", "lstm"):

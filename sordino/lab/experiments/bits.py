@@ -11,7 +11,7 @@ there is for it, and a difference holds what the accountants of distributed nois
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import NAMES, Axes, Picture, Series
 
-IMAGES, TEXT = "images", "text"
+IMAGES, TEXT, IMAGES_MANY, TEXT_MANY = "images", "text", "images-many", "text-many"
 DISTRIBUTED: Final = {"ddgauss": "discrete Gaussian", "skellam": "Skellam"}
 CENTRAL, SAME_NOISE, NO_NOISE = "gaussian", "gaussian, same noise", "none"
 REFERENCES: Final = {SAME_NOISE: "central, same noise", CENTRAL: "central, same epsilon"}
@@ -42,7 +42,7 @@ class BitsSizes(Sizes):
 
 
 _PAPER_BITS: Final = (12, 14, 16, 18)
-SIZES: Final = {
+SIZES = {
     (SMALL, IMAGES): BitsSizes(
         **FASHION,
         task=POOLED_MLP,
@@ -90,6 +90,11 @@ SIZES: Final = {
         last=5,
     ),
 }
+SIZES |= {
+    (scale, many): replace(SIZES[scale, part], cohort=cohort)
+    for scale, cohort in ((SMALL, 400), (PAPER, 1000))
+    for part, many in ((IMAGES, IMAGES_MANY), (TEXT, TEXT_MANY))
+}
 
 
 def play(pool: RunPool, request: Request) -> Outcome:
@@ -122,7 +127,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
     """Return a part with its sizes and its data, after a check that the data are present."""
     sizes = SIZES[request.scale, part]
-    return part, sizes, request.images(sizes.data) if part == IMAGES else request.words(sizes.data)
+    return part, sizes, request.words(sizes.data) if part in (TEXT, TEXT_MANY) else request.images(sizes.data)
 
 
 def _part(

@@ -75,11 +75,10 @@ def play(pool: RunPool, request: Request) -> Outcome:
         found, choice = _part(pool, request, part, sizes, data)
         title, name = f"{part} clips", "compression" if part == FIXED else f"compression-{part}"
         tables += [_table(found, sizes, name, title), _compared(found, sizes, name, title)]
-        lengths = _lengths(found.rows, sizes)
         tables.append(choice.table(f"{name}-choice"))
         pictures.append(_picture(found, sizes, name, title))
         choices.append(choice)
-    tables.append(lengths)
+    tables.append(_lengths(found.rows, sizes))
     notes = [
         f"{sizes.described(data)}, server momentum 0.9; Skellam, {BITS} bits, sketches of {ROWS} rows, clipped where "
         f"an update of that clip has its sketch: clip / sqrt({ROWS}). Adaptive clips follow the median by factors, "

@@ -42,12 +42,13 @@ EXPERIMENTS: Final = {
     ),
     "bits": (
         "Accuracy against bits a value and epsilon: distributed discrete Gaussian and Skellam beside the central "
-        "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text.",
+        "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text; and with many "
+        "participants a round.",
         (
-            "25 minutes of CPU time for images, half an hour for text",
+            "25 minutes of CPU time for images, half an hour for text; with many participants four times as much",
             "an estimated two months on two cores, years for text",
         ),
-        ("images", "text"),
+        ("images", "text", "images-many", "text-many"),
     ),
     "compression": (
         "Count-mean sketches, 1 to 50 times shorter than the update, under fixed and adaptive clips: accuracy against "

@@ -180,7 +180,6 @@ class RunPool:
     ) -> None:
         self._file = None if folder is None else folder / FILE
         self._workers, self._progress, self._device = workers, progress, device
-        self._threads = 1 if workers > 1 else 0  # of each run
         self._rows: dict[str, Row] = {}
         if self._file is not None:
             self._take_up(self._file)
@@ -194,7 +193,7 @@ class RunPool:
             self._file.parent.mkdir(parents=True, exist_ok=True)
         names = [run.identity for run in runs]
         missing = {
-            name: replace(run, settings=run.settings.changed(device=self._device, threads=self._threads))
+            name: replace(run, settings=run.settings.changed(device=self._device))
             for name, run in zip(names, runs, strict=True)
             if name not in self._rows
         }

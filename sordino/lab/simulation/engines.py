@@ -18,6 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final, TypeAlias, TypeVar
 
+from learning.device import use_threads
 from runtime.processes import end_with_parent, one_thread_each
 from runtime.ray_start import RayUnavailable, start_ray
 from sordino.lab.simulation.participants import Assignment, Participants, Shard
@@ -58,6 +59,7 @@ def _begin(settings: SimulationSettings, parent: int) -> None:
     global _here
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent handles it
+    use_threads(settings.threads_here)
     _here = Participants(settings)
 
 

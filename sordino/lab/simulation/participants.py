@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from learning.blocks import DatasetError
 from learning.data_names import APP
 from learning.datasets import Dataset, load_part
-from learning.device import CPU, on_threads, use_device, use_threads
+from learning.device import CPU, on_threads, use_device
 from learning.own_data import app_partition, empty, load_own, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
@@ -33,7 +33,7 @@ from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
-from sordino.lab.simulation.settings import RAY, SimulationError, SimulationSettings
+from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
     from learning.task import Task
@@ -159,8 +159,6 @@ class Participants:
     def __init__(self, settings: SimulationSettings) -> None:
         """Raises: as `StudyConfiguration.make_task`, `SimulationSettings.plan` and `load_data`."""
         use_device(settings.device)
-        cores = 1 if settings.engine == RAY else len(os.sched_getaffinity(0))
-        use_threads(settings.threads or max(1, cores // settings.workers))
         self._settings = settings
         self.task = settings.study.make_task()
         self.data = load_data(settings.study, settings.data, self.task)

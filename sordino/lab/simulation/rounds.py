@@ -10,13 +10,14 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from learning.device import chosen_threads, use_threads
 from learning.learner import further_figures
 from learning.own_task import TaskMistake
 from learning.progress import Progress
@@ -36,7 +37,7 @@ from sordino.lab.simulation.engines import Engine, engine
 from sordino.lab.simulation.participants import Assignment, Participants, Shard, shards_of
 from sordino.lab.simulation.record import Saved
 from sordino.lab.simulation.secure_sum import SecureSum
-from sordino.lab.simulation.settings import EXACT, REAL, SimulationSettings
+from sordino.lab.simulation.settings import EXACT, REAL, SimulationError, SimulationSettings
 from wire.ending import ABORTED, BUDGET_REACHED, NO_BETTER, ROUNDS_DONE
 from wire.study import round_parameters
 
@@ -103,6 +104,8 @@ class Rounds:
         study = settings.study
         self.task, self.data = self._here.task, self._here.data
         self.learner = study.make_learner(self.task, self._here.data.test)
+        if settings.evaluate_each and not getattr(self.task, "judged", ()):
+            raise SimulationError(f"evaluate_each: task {self.task.name!r} has no model to evaluate; leave it out")
         test, few = self._here.data.test, settings.evaluate_on
         order = PublicRandom(b"simulated evaluation", settings.seed).permutation(len(test)) if few else ()
         self._drawn = test.take(np.sort(order[:few])) if 0 < few < len(test) else None
@@ -133,8 +136,13 @@ class Rounds:
 
     def run(self) -> Generator[Row, None, None]:
         """Yield a row for each attempt that ends, ``round`` or ``aborted``; ``outcome`` then gives the reason."""
-        with engine(self.settings, self._here) as work:
-            yield from self._attempts(work)
+        before = chosen_threads()
+        use_threads(self.settings.threads_here)
+        try:
+            with engine(self.settings, self._here) as work:
+                yield from self._attempts(work)
+        finally:
+            use_threads(before)
 
     def _attempts(self, work: Engine) -> Iterator[Row]:
         study = self.settings.study
@@ -178,7 +186,17 @@ class Rounds:
         """Return quantiles over participants of what the model achieves on the examples of each."""
         metrics = self._here.metrics(range(len(self.data)), self.learner.broadcast())
         found = {name: np.array([getattr(one, name) for one in metrics if one.examples]) for name in self.task.judged}
-        return {name: _quantiles(values) for name, values in found.items() if values.size}
+        sound = {name: values[np.isfinite(values)] for name, values in found.items()}
+        return {name: _quantiles(values) for name, values in sound.items() if values.size}
+
+    def judged_by_some(self, round_: int) -> bool:
+        """Return whether the model after a round is evaluated on the drawn examples alone."""
+        some = self._drawn is not None and round_ != self.settings.study.study.rounds
+        return some and isinstance(self.task, ModelTask) and not isinstance(self.task, Personal)
+
+    def judged_by_all(self) -> dict[str, Any]:
+        """Return the figures of the present model on all examples."""
+        return {"round": self.completed, **_figures(self.learner.evaluate())}
 
     # ------------------------------------------------------------ one attempt
 
@@ -231,7 +249,7 @@ class Rounds:
         evaluation: dict[str, float] = {}
         if round_ % settings.evaluate_every == 0 or round_ == settings.study.study.rounds:
             try:
-                evaluation = self._evaluate(last=round_ == settings.study.study.rounds)
+                evaluation = self._evaluate(round_)
             except TaskMistake:
                 raise
             except ValueError as error:
@@ -245,9 +263,7 @@ class Rounds:
         return {
             "kind": "round",
             **about,
-            "accuracy": evaluation.get("accuracy"),
-            "loss": evaluation.get("loss"),
-            "figures": further_figures(evaluation),
+            **_figures(evaluation),
             "reported": reported,
             "released": released,
             "clips": list(clips),
@@ -260,12 +276,14 @@ class Rounds:
             "wall_s": round(time.perf_counter() - began, 6),
         }
 
-    def _evaluate(self, *, last: bool) -> dict[str, float]:
+    def _evaluate(self, round_: int) -> dict[str, float]:
         """What the model achieves; on the drawn examples with the standard error of the accuracy."""
-        if self._drawn is None or last or not isinstance(self.task, ModelTask) or isinstance(self.task, Personal):
+        if self._drawn is None or not self.judged_by_some(round_):
             return self.learner.evaluate()
-        found = self.task.evaluate(self.learner.broadcast(), self._drawn)
-        if (accuracy := found.get("accuracy")) is not None:
+        parameters = {name: array.copy() for name, array in self.learner.broadcast().items()}
+        found = cast(ModelTask, self.task).evaluate(parameters, self._drawn)
+        accuracy = found.get("accuracy", math.nan)
+        if 0 <= accuracy <= 1 and self._drawn.labels.ndim == 1:  # of words in a sentence the errors aren't independent
             found["accuracy_stderr"] = math.sqrt(accuracy * (1 - accuracy) / len(self._drawn))
         return found
 
@@ -348,6 +366,11 @@ class Rounds:
         assert self.account is not None  # noqa: S101  # there is a plan
         published = conditional_epsilon(plan, plan.noise, plan.order_conditional, len(self.charges))
         return min(self.account.epsilon_coordinator(), published)
+
+
+def _figures(evaluation: Mapping[str, float]) -> dict[str, Any]:
+    found = {name: evaluation.get(name) for name in ("accuracy", "loss")}
+    return found | {"figures": further_figures(evaluation)}
 
 
 def _known_to_nobody_else(shards: list[Shard], survivors: int) -> dict[str, Any]:

@@ -155,9 +155,10 @@ def simulate_study(
             if kept is not None and saved is not None:
                 _keep(kept, saved)
             raise
+    if kept is not None:
+        kept.save(rounds.saved())  # before the last evaluations, which may take long
     summary = _summary(rounds, rows, time.perf_counter() - began)
     if kept is not None:
-        kept.save(rounds.saved())
         kept.add(summary)
         kept.close()
     return _result(configuration, rows, summary, rounds.learner.state()[0])
@@ -217,6 +218,8 @@ def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
     done = [row for row in rows if row["kind"] == record.ROUND]
     judged = [row for row in done if row["accuracy"] is not None or row["loss"] is not None or row.get("figures")]
     last = judged[-1] if judged else {}
+    if last and rounds.judged_by_some(last["round"]):  # the end came early
+        last = rounds.judged_by_all()
     kinds = done[-1]["seconds"] if done else {}
     return {
         "kind": record.SUMMARY,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -127,7 +129,7 @@ class SimulationOptions(Table):
     threads: int = _option(
         0,
         "threads of each process that train, encode and evaluate",
-        shown="the cores divided by --workers, with Ray 1",
+        shown="the cores divided by --workers; with Ray, and in a pool of processes, 1",
         within=(0, 256),
     )
     engine: Literal["local", "ray"] = _option(
@@ -194,6 +196,12 @@ class SimulationSettings(SimulationOptions):
     @property
     def participants(self) -> int:
         return self.study.places
+
+    @property
+    def threads_here(self) -> int:
+        """Return the threads of each process."""
+        alone = self.engine != RAY and (self.workers > 1 or parent_process() is None)
+        return self.threads or (max(1, len(os.sched_getaffinity(0)) // self.workers) if alone else 1)
 
     @property
     def private(self) -> bool:
