@@ -298,7 +298,11 @@ def test_a_file_to_evaluate_on_is_found_later(run: Run, tmp_path: Path, monkeypa
     assert "--test held-out.npz: there is no such file" in refusal(run, "init", tmp_path / "study", *own)
     np.savez(tmp_path / "held-out.npz", features=np.zeros((3, 4)), labels=np.zeros(3, int))
     output(run, "init", tmp_path / "study", *own)
-    assert toml(tmp_path / "study" / "study.toml")["data"] == {"dataset": "own", "test": str(tmp_path / "held-out.npz")}
+    assert toml(tmp_path / "study" / "study.toml")["data"] == {
+        "dataset": "own",
+        "test": str(tmp_path / "held-out.npz"),
+        "start": "",
+    }
     host = toml(tmp_path / "study" / "hosts" / "host-02" / "host.toml")
     assert host["data"] == {"dataset": "own"}
     assert host["participants"][0]["data"] == "data/participant-006"

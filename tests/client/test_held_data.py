@@ -316,7 +316,7 @@ def test_host_toml_names_the_files_to_be_put_there(tmp_path: Path) -> None:
     ]
     assert (folder / "hosts" / "host-01" / "data").is_dir()
     told = tomllib.loads((folder / "study.toml").read_text())["data"]
-    assert told == {"dataset": "own", "test": ""}
+    assert told == {"dataset": "own", "test": "", "start": ""}
     assert server.study_file.load(folder).data.test == ""
     with pytest.raises(
         DatasetError,

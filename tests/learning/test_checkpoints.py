@@ -146,7 +146,7 @@ def test_arrays_to_begin_from(tmp_path: Path) -> None:
         ({"bias": np.zeros(3)}, r"model.safetensors has bias \[3\]; the model has bias \[3\], weights \[5, 3\]"),
         ({"bias": np.zeros(3), "weights": np.zeros((3, 5))}, r"has bias \[3\], weights \[3, 5\]"),
         ({"bias": np.full(3, np.nan), "weights": np.zeros((5, 3))}, "holds NaN or infinity"),
-        (None, "is no .safetensors file, or damaged"),
+        (None, "is no .safetensors file of float16, float32 or float64"),
     ],
 )
 def test_arrays_that_are_not_the_models(tmp_path: Path, arrays: dict[str, np.ndarray] | None, told: str) -> None:
