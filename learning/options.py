@@ -80,7 +80,7 @@ class TaskOptions:
         values: dict[str, Any] = {}
         for name, value in options.items():
             if name not in known:
-                names = f"{did_you_mean(name, known)} Known options: {', '.join(sorted(known))}"
+                names = did_you_mean(name, known) or f" Known options: {', '.join(sorted(known))}"
                 raise _wrong(name, f"unknown option {shown_value(name)}.{names}")
             values[name] = in_kind_of(known[name].default, name, value)
         return cls(**values)

@@ -106,7 +106,7 @@ class VoteOptions(TaskOptions):
         try:
             made = replace(votes, classifier=options_of(votes.of, rest))
         except OptionError as error:
-            if str(error).startswith("unknown option"):
+            if "Known options: " in str(error):
                 error.message += f"; of votes: {', '.join(sorted(known))}"
             raise
         if votes.of in TASKS:

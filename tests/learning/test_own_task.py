@@ -226,7 +226,7 @@ def test_a_class_without_mistakes_works(written: Written) -> None:
     task = make_task(f"{file.stem}:Line", {"features": 4})
     assert (task.name, task.dim, type(task).__name__) == (f"{file.stem}:Line", 4, "Line")
     assert task.local_update(task.initial_parameters(), DATA, update_rng(0, 1, 0), 1.0)["weights"].tolist() == [0] * 4
-    with pytest.raises(OptionError, match=r"unknown option 'feature'\. Did you mean features\? Known"):
+    with pytest.raises(OptionError, match=r"unknown option 'feature'\. Did you mean features\?"):
         make_task(f"{file.stem}:Line", {"feature": 4})
 
 

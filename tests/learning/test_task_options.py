@@ -41,9 +41,11 @@ def test_bad_option_is_refused_by_name(option: str, value: object) -> None:
         make_task("softmax-regression", {option: value})
 
 
-def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(OptionError, match="batch_size, blur_weight, client_rate, client_schedule, local_epochs"):
+def test_unknown_names_say_what_is_near_or_list_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"^unknown option 'epochs'\. Did you mean local_epochs\?$"):
         TrainingOptions.from_mapping({"epochs": 3})
+    with pytest.raises(OptionError, match="batch_size, blur_weight, client_rate, client_schedule, local_epochs"):
+        TrainingOptions.from_mapping({"x": 3})
     with pytest.raises(OptionError, match="softmax-regression, mlp, regression, cnn"):
         make_task("resnet")
 
