@@ -20,7 +20,7 @@ from mechanisms.pld import poisson_gaussian_epsilon
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, WORDS, Choice, Outcome, Request, Stages, combined
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import RunPool, labels_of, noise_multiplier
-from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
+from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, STACKOVERFLOW, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
 from sordino.lab.experiments.word_pairs import NAME as WORD_PAIRS
 from sordino.lab.simulation.settings import SimulationSettings
@@ -42,7 +42,7 @@ class BitsSizes(Sizes):
 
 
 _PAPER_BITS: Final = (12, 14, 16, 18)
-SIZES = {
+SIZES: Final = {
     (SMALL, IMAGES): BitsSizes(
         **FASHION,
         task=POOLED_MLP,
@@ -75,26 +75,13 @@ SIZES = {
         clips=(0.01, 0.03, 0.1),
         rates=(0.03, 0.1),
     ),
-    (PAPER, TEXT): BitsSizes(
-        data="",
-        task="lstm",
-        options={"local_epochs": 1, "batch_size": 16},
-        participants=342477,
-        cohort=100,
-        rounds=1600,
-        epsilons=(2.5, 5.0, 10.0, 15.0, 20.0),
-        bits=_PAPER_BITS,
-        clips=(0.1, 0.3, 1.0),
-        rates=(0.3, 0.5),
-        evaluate_every=20,
-        last=5,
-    ),
+    (PAPER, TEXT): BitsSizes(**STACKOVERFLOW, epsilons=(2.5, 5.0, 10.0, 15.0, 20.0), bits=_PAPER_BITS),
 }
-SIZES |= {
-    (scale, many): replace(SIZES[scale, part], cohort=cohort)
+SIZES.update(
+    ((scale, many), replace(SIZES[scale, part], cohort=cohort))
     for scale, cohort in ((SMALL, 400), (PAPER, 1000))
     for part, many in ((IMAGES, IMAGES_MANY), (TEXT, TEXT_MANY))
-}
+)
 
 
 def play(pool: RunPool, request: Request) -> Outcome:

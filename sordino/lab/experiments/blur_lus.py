@@ -368,7 +368,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
             continue
         if part == "votes":
             rows, proved = main.votes()
-            tables += [_votes_table(rows), _gain_table("blur-lus-votes-gain", rows, VOTES, (FEDAVG,))]
+            tables += [_votes_table(rows), _gain_table("blur-lus-votes-gain", rows, VOTES, (FEDAVG,), by=COORDINATOR)]
             continue
         if part == "bound":
             tables.append(bound_table(main.bound_cases(setup, request.seeds[0]), sizes.cohort))
@@ -457,14 +457,18 @@ def _votes_table(rows: Sequence[Row]) -> Table:
     return Table("blur-lus-votes", f"{VOTES} and {FEDAVG} at one proved epsilon", columns, body, note)
 
 
-def _gain_table(name: str, rows: Sequence[Row], ours: str, others: Sequence[str], label: str = "epsilon") -> Table:
-    """Return the gain of a method at each value, paired by seed: equal partition, cohorts and initial weights."""
+def _gain_table(
+    name: str, rows: Sequence[Row], ours: str, others: Sequence[str], label: str = "epsilon", by: str = ""
+) -> Table:
+    """Return the gain of a method at each value, paired by seed: equal partition, cohorts and initial weights.
+
+    ``by``: the label in words, if it isn't that of `_WORDS`.
+    """
     values = list(dict.fromkeys(row["labels"][label] for row in rows))
     pairs = [((ours, value), (other, value)) for value in values for other in others]
     gains = iter(compared(Results(rows, "method", label), pairs))
     body: list[list[Cell]] = [[value, *(cell for _ in others for cell in next(gains))] for value in values]
-    by = COORDINATOR if ours == VOTES else _WORDS[label]
-    columns = (by, *(column for other in others for column in (f"less {other}", *PAIRED)))
+    columns = (by or _WORDS[label], *(column for other in others for column in (f"less {other}", *PAIRED)))
     return Table(name, f"{ours} against {' and '.join(others)}", columns, body, TEST.format(of="of this table"))
 
 

@@ -16,7 +16,7 @@ from learning.make_task import make_task
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, WORDS, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.pooled_mlp import NAME as POOLED_MLP
 from sordino.lab.experiments.runs import RunPool, labels_of
-from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
+from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, STACKOVERFLOW, Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, HELD, PAIRED, SPENT, TEST, Cell, Mean, Results, Table, compared
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import LOG, NAMES, Axes, Picture, Series
@@ -83,19 +83,7 @@ TEXT: Final = {
         evaluate_every=5,
         last=2,
     ),
-    PAPER: Sizes(
-        data="",
-        task="lstm",
-        options={"local_epochs": 1, "batch_size": 16},
-        participants=342477,
-        cohort=100,
-        rounds=1600,
-        epsilons=(),
-        clips=(0.1, 0.3, 1.0),
-        rates=(0.3, 0.5),
-        evaluate_every=20,
-        last=5,
-    ),
+    PAPER: Sizes(**STACKOVERFLOW, epsilons=()),
 }
 """Of the part ``layers``, which has no noise."""
 

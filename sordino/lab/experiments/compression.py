@@ -7,11 +7,12 @@ parameter count the vector that is sent, without seeds and protocol messages.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from sordino.lab.experiments.clipping import RULES
 from sordino.lab.experiments.outcome import NOT_CHARGED, PAPER, SMALL, Choice, Outcome, Request, Stages
 from sordino.lab.experiments.runs import DONE, Row, RunPool, labels_of, noise_multiplier
 from sordino.lab.experiments.setting import ENGINE, FASHION, FEMNIST, PUBLISHED, Sizes
@@ -23,10 +24,7 @@ ROWS: Final = 15
 """Of a sketch, as published."""
 BITS: Final = 16
 FIXED, ADAPTIVE = "fixed", "adaptive"
-_RULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    FIXED: {},
-    ADAPTIVE: {"clip_update": "geometric", "clip_quantile": 0.5},
-}
+_RULES: Final = {FIXED: RULES["fixed"], ADAPTIVE: RULES["quantile, flat"]}
 """Parts: sketches under a clip that stays, and under one that follows the median of their norms."""
 
 

@@ -34,6 +34,19 @@ FEMNIST: Final[Mapping[str, Any]] = {
     "last": 10,
 }
 """Of `Sizes`: the papers' EMNIST."""
+STACKOVERFLOW: Final[Mapping[str, Any]] = {
+    "data": "",
+    "task": "lstm",
+    "options": {"local_epochs": 1, "batch_size": 16},
+    "participants": 342477,
+    "cohort": 100,
+    "rounds": 1600,
+    "clips": (0.1, 0.3, 1.0),
+    "rates": (0.3, 0.5),
+    "evaluate_every": 20,
+    "last": 5,
+}
+"""Of `Sizes`: the papers' next word."""
 ENGINE: Final = "Every run is a whole simulated study: real encoder, noise and accounting (`sordino simulate`)."
 
 

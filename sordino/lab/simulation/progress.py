@@ -153,8 +153,8 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
         lines.append(f"reported    {', '.join(map(' '.join, reported_figures(said)))} at participants")
     for name, shares in summary.get("of_each", {}).items():
         lines.append(
-            f"{'of each':<11} {name} {shares['0.1']:.4g} at the lowest tenth of participants, {shares['0.5']:.4g} at "
-            f"half of them, {shares['0.9']:.4g} at the highest tenth"
+            f"{'of each':<11} {name} at most {shares['0.1']:.4g} at a tenth of the participants, "
+            f"{shares['0.5']:.4g} at half, {shares['0.9']:.4g} at nine tenths"
         )
     best = None if summary["best"] is None else Best(**summary["best"])
     if best is not None and 0 < best.round < summary["rounds_completed"]:
