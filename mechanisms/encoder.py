@@ -173,7 +173,8 @@ class Encoder:
             raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            rotated = self.rotation.forward(self._clipped(stand_in if update is None else update, metrics))
+            (values,) = self._sketched([stand_in if update is None else update])
+            rotated = self.rotation.forward(self._clipped(values, metrics))
             rotated *= 1 / self.granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
@@ -201,8 +202,8 @@ class Encoder:
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")
         figures = (NO_METRICS,) * len(updates) if metrics is None else metrics
-        clipped = np.stack([self._clipped(*one) for one in zip(updates, figures, strict=True)])
-        rotated = self.rotation.forward_rows(clipped)
+        each = zip(self._sketched(list(updates)), figures, strict=True)
+        rotated = self.rotation.forward_rows([self._clipped(values, said) for values, said in each])
         rotated *= 1 / self.granularity
         values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
         return self._noised(values.reshape(-1), random_bytes).reshape(values.shape)
@@ -236,11 +237,13 @@ class Encoder:
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
         return values.astype(self._dtype)
 
-    def _clipped(self, update: NDArray[Any], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
+    def _sketched(self, updates: Sequence[NDArray[Any]]) -> Sequence[NDArray[np.floating[Any]]]:
+        """(n, dim) updates, checked, or their sketches."""
+        checked = [checked_update(update, self.plan.dim) for update in updates]
+        return checked if self._sketch is None else self._sketch.encode_many(checked)
+
+    def _clipped(self, values: NDArray[np.floating[Any]], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""
-        values = checked_update(update, self.plan.dim)
-        if self._sketch is not None:
-            values = self._sketch.encode(values)
         scaled, norms = clip_layers(values, self.plan.clipping.layers, self.clips, self.scales)
         return np.concatenate((scaled, self.appended(norms, metrics))) if self.plan.appended else scaled
 

@@ -159,10 +159,11 @@ def conditional_round_rows(
     scratch = _Scratch(min(values.size, _BLOCK))
     left = np.arange(len(values))
     for _ in range(most_tries):
-        rows = values if left.size == len(values) else values[left]
-        found = np.empty(rows.shape, np.int64)
+        some = left.size < len(values)
+        rows, found = (values[left], rounded[left]) if some else (values, rounded)
         scratch.round_all(rows.reshape(-1), source, found.reshape(-1))
-        rounded[left] = found
+        if some:
+            rounded[left] = found
         left = left[np.einsum("ij,ij->i", found, found) > squared_limit]  # norms below 2^31: exact in 64 bits
         if not left.size:
             return rounded

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -113,16 +114,22 @@ class CountMeanSketch:
 
         Raises ValueError: another length or dtype, a value that is infinite or not a number.
         """
-        self._check(vector, self.dim, "a vector to sketch")
-        sketch = np.zeros((self.rows, self.width))
+        return self.encode_many([vector])[0]
+
+    def encode_many(self, vectors: Sequence[NDArray[np.floating[Any]]]) -> NDArray[np.float64]:
+        """(n, dim) -> (n, size): `encode` of each, to the last bit, with hashes that are drawn once."""
+        for vector in vectors:
+            self._check(vector, self.dim, "a vector to sketch")
+        sketches = np.zeros((len(vectors), self.rows, self.width))
         for row in range(self.rows):
             hashed = self._row(row)
             for start in range(0, self.dim, _BLOCK):
-                block = vector[start : start + _BLOCK]
-                buckets, signs = hashed.take(block.size)
-                np.add.at(sketch[row], buckets, np.multiply(block, signs, dtype=np.float64))
-        sketch /= self.rows
-        return sketch.reshape(self.size)
+                block = slice(start, min(start + _BLOCK, self.dim))
+                buckets, signs = hashed.take(block.stop - start)
+                for sketch, vector in zip(sketches, vectors, strict=True):
+                    np.add.at(sketch[row], buckets, np.multiply(vector[block], signs, dtype=np.float64))
+        sketches /= self.rows
+        return sketches.reshape(len(vectors), self.size)
 
     def decode_mean(self, sketch: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(size,) sketch, or sum or mean of sketches -> (dim,) float64, the unbiased estimate of what went in.

@@ -33,6 +33,7 @@ from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
+from runtime.processes import keep_freed_memory
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Participants:
     def __init__(self, settings: SimulationSettings) -> None:
         """Raises: as `StudyConfiguration.make_task`, `SimulationSettings.plan` and `load_data`."""
         use_device(settings.device)
+        keep_freed_memory()
         self._settings = settings
         self.task = settings.study.make_task()
         self.data = load_data(settings.study, settings.data, self.task)
@@ -323,7 +325,7 @@ class Participants:
         def encoded(start: int) -> NDArray[Any]:
             part = slice(start, start + step)
             rows, said, good = updates[part], metrics[part], finite[part]
-            if step > 1 and good.all():
+            if good.all():
                 return encoder.encode_many(rows, os.urandom, said)
             each = zip(rows, said, good, strict=True)
             return np.stack([encoder.encode(row if sound else None, os.urandom, (), one) for row, one, sound in each])
@@ -336,8 +338,7 @@ class Participants:
         rule, sketch = self.rule, self.sketch(assignment.rotation_seed)
         ones = (1.0,) * len(rule.layers)  # scales spread noise, and there is none
         total, below = np.zeros(rule.dim), np.zeros(len(rule.layers), np.int64)
-        for update in updates:
-            values = update if sketch is None else sketch.encode(update)
+        for values in updates if sketch is None else sketch.encode_many(list(updates)):
             clipped, norms = clip_layers(values, rule.layers, assignment.clips, ones)
             total += clipped
             below += norms <= np.array(assignment.clips)
