@@ -70,10 +70,9 @@ class Account:
             raise UnknownEvent(f"round {event.round} attempt {event.attempt} is already charged")
         if type(event.survivors) is not frozenset or any(type(p) is not int or p < 0 for p in event.survivors):
             raise UnknownEvent("survivors must be a frozenset of roster positions")
-        if not self.plan.min_survivors <= len(event.survivors) <= self.plan.clients:
-            raise UnknownEvent(
-                f"{len(event.survivors)} survivors: the plan covers {self.plan.min_survivors} to {self.plan.clients}"
-            )
+        fewest, most = (0, self.plan.population) if self.plan.by_coins else (self.plan.min_survivors, self.plan.clients)
+        if not fewest <= len(event.survivors) <= most:
+            raise UnknownEvent(f"{len(event.survivors)} survivors: the plan covers {fewest} to {most}")
         cost = self.cost_of_round(len(event.survivors))
         self._events[event.round, event.attempt] = event
         self._draws += len(event.survivors) * self.plan.padded_dim
@@ -83,7 +82,8 @@ class Account:
     def cost_of_round(self, survivors: int) -> float:
         """Cost, at the filter's order, of one sum over ``survivors`` vectors of which A are known."""
         if survivors not in self._costs:
-            self._costs[survivors] = self.plan.round_cost(survivors - self.plan.colluders)
+            honest = self.plan.h_min if self.plan.by_coins else survivors - self.plan.colluders
+            self._costs[survivors] = self.plan.round_cost(honest)
         return self._costs[survivors]
 
     def rdp_of(self, participant: int) -> float:

@@ -240,7 +240,7 @@ class Encoder:
     def _sketched(self, updates: Sequence[NDArray[Any]]) -> Sequence[NDArray[np.floating[Any]]]:
         """(n, dim) updates, checked, or their sketches."""
         checked = [checked_update(update, self.plan.dim) for update in updates]
-        return checked if self._sketch is None else self._sketch.encode_many(checked)
+        return checked if self._sketch is None else list(self._sketch.encode_many(checked))
 
     def _clipped(self, values: NDArray[np.floating[Any]], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""

@@ -114,7 +114,7 @@ class CountMeanSketch:
 
         Raises ValueError: another length or dtype, a value that is infinite or not a number.
         """
-        return self.encode_many([vector])[0]
+        return self.encode_many([vector]).reshape(self.size)
 
     def encode_many(self, vectors: Sequence[NDArray[np.floating[Any]]]) -> NDArray[np.float64]:
         """(n, dim) -> (n, size): `encode` of each, to the last bit, with hashes that are drawn once."""
@@ -129,7 +129,8 @@ class CountMeanSketch:
                 for sketch, vector in zip(sketches, vectors, strict=True):
                     np.add.at(sketch[row], buckets, np.multiply(vector[block], signs, dtype=np.float64))
         sketches /= self.rows
-        return sketches.reshape(len(vectors), self.size)
+        flat: NDArray[np.float64] = sketches.reshape(len(vectors), self.size)
+        return flat
 
     def decode_mean(self, sketch: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(size,) sketch, or sum or mean of sketches -> (dim,) float64, the unbiased estimate of what went in.

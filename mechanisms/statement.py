@@ -236,6 +236,13 @@ class Statement:
         return self.sampling not in (NO_SAMPLING, EPOCHS)
 
     @property
+    def by_coins(self) -> bool:
+        """Whether a round holds whom independent coins draw, any number, and neither its noise nor its divisor, the
+        expected number, depends on who that is. Only a coordinator that is trusted can do so.
+        """
+        return self.sampling == POISSON and self.mechanism == GAUSSIAN
+
+    @property
     def epoch_rounds(self) -> int:
         """Rounds of one draw of cohorts; with epochs each participant is in at most one of them."""
         return epoch_rounds(self.sampling, self.clients, self.population)

@@ -134,7 +134,7 @@ def use_few_arenas() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc reuse the memory of arrays of up to 32 MB, for processes that make the same large ones again and again.
+    """Have glibc reuse the memory of arrays of up to 32 MB, for processes that make large ones again and again.
 
     It would give each back to the system, and the next one's pages would come one by one: a tenth of the time that
     encoding a million values takes.

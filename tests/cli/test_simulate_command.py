@@ -70,11 +70,13 @@ def test_an_epsilon_has_its_adjacency_and_condition(run: Run, tmp_path: Path, me
 
 
 def test_a_target_is_named_beside_what_holds(run: Run) -> None:
-    asked = ("--sampling", "poisson", "--cohort", "20", "--adversarial", "0", "--target", "conditional")
-    told = output(run, "simulate", *SMALL, *asked).splitlines()[1]
+    asked = ("--cohort", "20", "--adversarial", "0", "--target", "conditional")
+    told = output(run, "simulate", *SMALL, *asked, "--sampling", "fixed").splitlines()[1]
     assert told.startswith("Privacy: ddgauss, epsilon 8 at delta 1e-05, zero-out, if at most ")
     asked_of = "asked of epsilon_conditional: if all were drawn independently."
     assert told.endswith(f" of the 20 in a round collude; {asked_of}")
+    coins = output(run, "simulate", *SMALL, *asked, "--sampling", "poisson", "--mechanism", "gaussian")
+    assert re.search(r"^ +[78]\.\d+ for readers of what is released$", coins, re.M)
 
 
 def test_without_noise_it_says_that_nothing_is_private(run: Run) -> None:

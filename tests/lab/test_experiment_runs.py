@@ -358,6 +358,23 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(module.SIZES, key, dataclasses.replace(module.SIZES[key], **values))
 
 
+def _cohorts_of_coins_vary_at_the_same_epsilon(folder: Path) -> None:
+    (row,) = csv.DictReader((folder / "sampling-laws.csv").open())
+    assert (row["sampling"], row["epsilon (conditional)"]) == ("poisson", "4.0")
+    _says_what_epsilon_is((folder / "sampling-laws.csv").read_text(), _rows(folder))
+    drawn = [row for row in _rows(folder) if row["labels"]["sampling"] in ("fixed", "poisson")]
+    assert len({row["plan"]["local_variance"] for row in drawn}) == 1
+    numbers = {law: set() for law in ("fixed", "poisson")}
+    for row in drawn:
+        numbers[row["labels"]["sampling"]] |= set(row["survivors"])
+    assert numbers["fixed"] == {10}
+    assert len(numbers["poisson"]) > 2
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+
+
 def _says_what_epsilon_is(text: str, rows: list[dict[str, Any]]) -> None:
     """No table calls the published figure "epsilon", and each has, beside it, what its runs provably cost."""
     lines = list(csv.DictReader(text.splitlines()))
@@ -412,6 +429,7 @@ def _votes_and_averaging_cost_the_coordinator_the_same(folder: Path) -> None:
 
 FOUND = {
     "bits": _bits_say_where_no_plan_holds,
+    "sampling": _cohorts_of_coins_vary_at_the_same_epsilon,
     "dropout": _a_plan_for_no_dropout_aborts_and_the_other_goes_on,
     "blur-lus": _votes_and_averaging_cost_the_coordinator_the_same,
 }
@@ -423,7 +441,7 @@ FOUND = {
     ("name", "more", "tables", "figures"),
     [
         ("dropout", (), ("dropout-accuracy", "dropout-epsilon", "dropout-surplus"), ("dropout",)),
-        ("sampling", (), ("sampling", "sampling-choice"), ()),
+        ("sampling", (), ("sampling", "sampling-compared", "sampling-laws", "sampling-laws-choice"), ()),
         ("clipping", ("--parts", "images"), ("clipping", "clipping-first"), ("clipping", "clipping-clips")),
         ("bits", ("--parts", "images"), ("bits-images-ddgauss", "bits-images-skellam"), ("bits",)),
         (
@@ -465,8 +483,7 @@ def test_each_experiment_writes_its_tables_and_figures(
             assert (folder / f"{table}.{ending}").stat().st_size
     for figure in figures:
         assert (folder / f"{figure}.svg").read_text().lstrip().startswith("<?xml")
-    runs = (folder / FILE).read_text()
-    rows = [json.loads(line) for line in runs.splitlines()]
+    runs, rows = (folder / FILE).read_text(), _rows(folder)
     assert {row["seed"] for row in rows} == {1, 2, *SEEDS}
     FOUND.get(name, lambda _: None)(folder)
     for table in {"clipping": tables, "bits": tables}.get(name, tables[:1]):

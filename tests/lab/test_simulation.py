@@ -288,13 +288,53 @@ def test_epochs_deal_everybody_once() -> None:
     assert "epsilon_conditional" not in found
 
 
-def test_poisson_cohorts_vary_and_never_exceed_the_plan() -> None:
+def test_poisson_cohorts_are_independent_coins() -> None:
+    """Public draws from a fixed seed. A draw that is cut at the mean has a mean size of 96, and a variance of 35."""
     settings = changed(QUIET, participants=1000, cohort=100, sampling="poisson")
-    sizes = [len(cohort_of(settings, round_)) for round_ in range(1, 201)]
-    assert max(sizes) == 100
-    assert 60 < min(sizes) < 90
-    assert 0.3 < np.mean(np.array(sizes) == 100) < 0.7
-    assert len(set(cohort_of(settings, 1).tolist())) == sizes[0]
+    drawn = np.array([np.isin(np.arange(1000), cohort_of(settings, round_)) for round_ in range(1, 401)])
+    sizes = drawn.sum(axis=1)
+    assert 98.5 < sizes.mean() < 101.5
+    assert 70 < sizes.var() < 110  # 90 for independent coins
+    assert 0.07 < drawn.mean(axis=0).std() ** 2 * 400 < 0.11  # of each participant's rate: 0.09
+
+
+@pytest.mark.parametrize("mechanism", ["none", "gaussian"])
+def test_a_poisson_sum_is_divided_by_the_number_that_is_expected(mechanism: str) -> None:
+    """The published figure needs it: who is left out must count as zero."""
+    drawn = {"participants": 400, "cohort": 40, "sampling": "poisson", "rounds": 1, "server_momentum": 0.0}
+    settings = changed(QUIET, mechanism=mechanism, epsilon=1000.0, bits=24, **drawn)
+    settings = settings.changed(target="conditional", drop=0.0)
+    far = next(seed for seed in range(1, 99) if len(cohort_of(settings.changed(seed=seed), 1)) > 50)
+    settings = settings.changed(seed=far)
+    found = simulate_study(settings)
+    task, data, who = settings.study.make_task(), load_data(settings.study), cohort_of(settings, 1)
+    initial = task.initial_parameters()
+    updates = [task.local_update(initial, data.of(one), update_rng(far, 1, one), 1.0) for one in who.tolist()]
+    total = np.sum([clip_l2(flatten(update).astype(np.float64), 1.0) for update in updates], axis=0)
+    moved = flatten(found.parameters) - flatten(initial)
+    divisor = (total @ total) / (moved @ total)  # of 500 values: their noise moves it by a hundredth
+    assert divisor == pytest.approx(40, rel=1e-5 if mechanism == "none" else 0.05)
+    assert len(who) > 50  # what a naive mean divides by
+
+
+def test_a_round_whose_coins_draw_nobody_is_noise_alone() -> None:
+    drawn = {"participants": 90, "cohort": 4, "sampling": "poisson", "rounds": 1, "epsilon": 60.0, "adversarial": 0.0}
+    settings = changed(QUIET, mechanism="gaussian", **drawn).changed(target="conditional")
+    empty = next(seed for seed in range(1, 999) if not len(cohort_of(settings.changed(seed=seed), 1)))
+    for one in (settings, changed(settings, mechanism="none", clip_update="geometric")):
+        found = simulate_study(one.changed(seed=empty))
+        assert (found.summary["outcome"], found.rows[0]["survivors"]) == (ROUNDS_DONE, 0)
+        moved = flatten(found.parameters) - flatten(one.study.make_task().initial_parameters())
+        assert np.any(moved) == one.private
+
+
+def test_what_coins_cannot_draw_is_refused() -> None:
+    drawn = changed(QUIET, participants=400, cohort=40, sampling="poisson")
+    for wrong in ({"mechanism": "ddgauss"}, {"mechanism": "skellam"}, {"mechanism": "local-gaussian"}):
+        with pytest.raises(SimulationError, match='noise must not be made of their shares; use sampling "fixed"'):
+            changed(drawn, **wrong)
+    with pytest.raises(SimulationError, match='secagg "ideal"'):
+        changed(drawn, mechanism="gaussian").changed(secagg="real")
 
 
 def test_dropouts_are_independent_or_exact() -> None:
@@ -364,7 +404,9 @@ def test_it_stops_where_the_budget_would() -> None:
     assert rounds.outcome == BUDGET_REACHED
 
 
-@pytest.mark.parametrize(("mechanism", "sampling"), [("ddgauss", "poisson"), ("gaussian", "fixed")])
+@pytest.mark.parametrize(
+    ("mechanism", "sampling"), [("ddgauss", "fixed"), ("gaussian", "fixed"), ("gaussian", "poisson")]
+)
 def test_a_conditional_target_is_compared_not_stopped(mechanism: str, sampling: str) -> None:
     drawn = resized(STUDY, 0, participants=400, cohort=40, sampling=sampling, mechanism=mechanism)
     settings = SimulationSettings(study=drawn, target="conditional")

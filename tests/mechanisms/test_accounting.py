@@ -152,6 +152,19 @@ def test_a_reader_of_models_is_never_told_to_know_more_than_the_coordinator() ->
     assert naive > Account(drawn, [RoundCharge(1, 1, frozenset(range(20)), drawn.identity)]).epsilon_coordinator()
 
 
+def test_of_rounds_by_coins_any_number_is_charged_alike() -> None:
+    """The trusted coordinator's noise doesn't depend on how many were drawn; a lottery's plan knows the most and the
+    fewest."""
+    drawn = {"mechanism": "gaussian", "population": 1000}
+    coins, lottery = (make_plan(**DEMO | drawn | {"sampling": one}) for one in ("poisson", "lottery"))
+    account = Account(coins, [charge(coins, 0, frozenset()), charge(coins, 1, frozenset(range(131)))])
+    assert account.rdp_of(130) == coins.round_cost(coins.h_min) > account.rdp_of(131) == 0
+    assert account.epsilon_released() > 0
+    for number in (0, 131):
+        with pytest.raises(UnknownEvent, match="the plan covers 70 to 100"):
+            Account(lottery).charge(charge(lottery, 0, frozenset(range(number))))
+
+
 def test_where_cohorts_are_drawn_each_has_a_budget_of_its_own(demo_plan: Plan) -> None:
     """Somebody that has spent it ends nobody else's part: by epochs it is that of five rounds, not of fifty."""
     stated = {field: getattr(demo_plan, field) for field in ("clients", "dim", "bits", "epsilon", "delta", "rounds")}

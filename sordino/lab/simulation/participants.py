@@ -100,10 +100,10 @@ class Shard:
 
 
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
-    """Cut one or more survivors into shards of about the same size, in their order; ``dim``: values of one update."""
+    """Cut survivors into shards of about the same size, in their order; ``dim``: values of one update."""
     size = max(1, min(MOST_IN_A_SHARD if at_once else FEW_IN_A_SHARD, _VALUES_IN_A_SHARD // dim))
-    parts = np.array_split(np.asarray(survivors, np.int64), math.ceil(len(survivors) / size))
-    return [tuple(map(int, part)) for part in parts]
+    parts = np.array_split(np.asarray(survivors, np.int64), max(1, math.ceil(len(survivors) / size)))
+    return [tuple(map(int, part)) for part in parts if part.size]
 
 
 class Data:
@@ -217,6 +217,14 @@ class Participants:
             training_s=trained - began,
             encoding_s=time.perf_counter() - trained,
         )
+
+    def nobody(self) -> Shard:
+        """Return the result of a round whose coins draw nobody: the noise alone will be released."""
+        total: NDArray[Any] = np.zeros(self.rule.dim)
+        if self.plan is not None:
+            total = np.zeros(self.plan.padded_dim, np.uint64)
+        layers = np.zeros(len(self.rule.layers), np.int64)
+        return Shard(total, None, np.zeros(0), layers, np.zeros(3), 0.0, 0.0)
 
     def work_on(self, assignment: Assignment, parameters: Parameters) -> Shard:
         """Do the same with a model that is given separately."""

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from learning.progress import Best
+from mechanisms.statement import POISSON
 from runtime.text import counted
 from sordino.lab.simulation.record import ABORTED, ROUND
 from sordino.reporting.statistic_text import figure_words, headline, table_rows
@@ -178,10 +179,12 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
         if plan["target"] == "coordinator" and spent is not None and summary["rounds_completed"] == rounds:
             left = unspent(spent, plan["budget_coordinator"], plan)
             lines += [f"            of {plan['budget_coordinator']:g}: {left}"] if left else []
-        if summary["epsilon_released"] != summary["epsilon_coordinator"]:
+        coins = chosen["study"]["sampling"] == POISSON
+        if summary["epsilon_released"] != summary["epsilon_coordinator"] and not coins:
             lines.append(f"            {_epsilon(summary['epsilon_released'])} for readers of what is released")
         if "epsilon_conditional" in summary:
-            lines.append(f"            {_epsilon(summary['epsilon_conditional'])} if all were drawn independently")
+            condition = "for readers of what is released" if coins else "if all were drawn independently"
+            lines.append(f"            {_epsilon(summary['epsilon_conditional'])} {condition}")
     if summary["survivors"] is not None:
         aborted = summary["aborted_attempts"]
         lines.append(

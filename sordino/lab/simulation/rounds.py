@@ -52,17 +52,15 @@ def cohort_of(settings: SimulationSettings, round_: int) -> Cohort:
 
     Without sampling all. With a lottery, or a fixed size, the cohort's number without replacement: those with the
     smallest of independent values, as in `secagg.lottery`; with epochs those with the next ones in turn. With Poisson
-    sampling each with probability cohort / participants, independently; if that draws more than the cohort's number,
-    which a sum can't hold, the excess is left out at random: a little below the law that the published figure assumes.
+    sampling each with probability cohort / participants, independently.
     """
     everybody, size = settings.participants, settings.cohort
     if settings.study.privacy.sampling == "none" or size >= everybody:
         return np.arange(everybody, dtype=np.int64)
     rounds = epoch_rounds(settings.study.privacy.sampling, size, everybody)
     draw, place = PublicRandom(b"simulated cohort", settings.seed, 1 + (round_ - 1) // rounds), (round_ - 1) % rounds
-    if settings.study.privacy.sampling == "poisson":
-        drawn = np.flatnonzero(draw.uniform(everybody) < size / everybody).astype(np.int64)
-        return np.sort(drawn[draw.permutation(len(drawn))[:size]])
+    if settings.by_coins:
+        return np.flatnonzero(draw.uniform(everybody) < size / everybody).astype(np.int64)
     return np.sort(draw.permutation(everybody)[place * size : (place + 1) * size])
 
 
@@ -216,7 +214,9 @@ class Rounds:
         settings = self.settings
         cohort = self._cohort(round_)
         survivors = self.survivors(cohort, round_, attempt)
-        least, quorum = settings.study.privacy.min_survivors or 1, settings.study.privacy.quorum or 1
+        privacy = settings.study.privacy
+        least, quorum = (0, 0) if settings.by_coins else (privacy.min_survivors or 1, privacy.quorum or 1)
+        among = settings.cohort if settings.by_coins else len(survivors)
         about = {"round": round_, "attempt": attempt, "participants": len(cohort), "survivors": len(survivors)}
         if len(cohort) < quorum or len(survivors) < least:
             few, needed = (len(cohort), quorum) if len(cohort) < quorum else (len(survivors), least)
@@ -241,8 +241,8 @@ class Rounds:
         now = time.perf_counter()
         self._charge(round_, attempt, survivors)
         now = clock.add("accounting", now)
-        decoded = self._decoded(total, shards, len(survivors), seed)
-        self.learner.learn(decoded.mean, len(survivors), decoded.stddev)
+        decoded = self._decoded(total, shards, among, seed)
+        self.learner.learn(decoded.mean, among, decoded.stddev)
         clips, self.clips = self.clips, self.rule.updated(self.clips, decoded.below)
         now = clock.add("aggregation", now)
         self.completed = round_
@@ -271,7 +271,7 @@ class Rounds:
             "below_clip": list(decoded.below),
             **epsilons,
             "wrapped_share": decoded.wrapping.share,
-            **_known_to_nobody_else(shards, len(survivors)),
+            **_known_to_nobody_else(shards),
             "seconds": {name: round(spent, 6) for name, spent in clock.seconds.items()},
             "wall_s": round(time.perf_counter() - began, 6),
         }
@@ -309,7 +309,8 @@ class Rounds:
         shards: list[Shard] = []
         total: NDArray[Any] | None = None
         words: dict[int, NDArray[Any]] = {}
-        for assignment, shard in zip(assignments, work(assignments), strict=True):
+        found = work(assignments) if assignments else iter(())
+        for assignment, shard in zip(assignments, found, strict=True):
             clock.seconds["training"] += shard.training_s
             clock.seconds["encoding"] += shard.encoding_s
             if total is None:
@@ -319,7 +320,9 @@ class Rounds:
             if shard.words is not None:
                 words |= dict(zip(assignment.participants, shard.words, strict=True))
             shards.append(replace(shard, total=total[:0], words=None))  # figures alone: vectors may be long
-        assert total is not None  # noqa: S101  # somebody has survived
+        if total is None:
+            nobody = self._here.nobody()
+            total, shards = nobody.total, [nobody]
         now = time.perf_counter()
         if secure is not None:
             completed = secure.finish(words)
@@ -330,20 +333,22 @@ class Rounds:
         clock.add("aggregation", now)
         return total, shards
 
-    def _decoded(self, total: NDArray[Any], shards: list[Shard], survivors: int, seed: bytes) -> Decoded:
+    def _decoded(self, total: NDArray[Any], shards: list[Shard], among: int, seed: bytes) -> Decoded:
+        """``among``: how many the sum is divided by."""
         if self.plan is not None:
-            return Encoder(self.plan, seed, self.clips).decode(total, survivors, os.urandom)
+            return Encoder(self.plan, seed, self.clips).decode(total, among, os.urandom)
         sketch = self._here.sketch(seed)
-        mean = total / survivors
+        mean = total / among
         evaluation = self._here.evaluation
         metrics = np.sum([shard.metrics for shard in shards], axis=0)
-        counts = np.sum([shard.below for shard in shards if shard.below is not None], axis=0) / survivors
+        counts = np.sum([shard.below for shard in shards if shard.below is not None], axis=0)
+        counts = counts / max(1, sum(len(shard.norms) for shard in shards))
         return Decoded(
             mean if sketch is None else sketch.decode_mean(mean),
             tuple(map(float, counts)) if self.rule.adaptive else (),
             WrapEstimate(0.0, 0.0),
             0.0,
-            evaluation.measured(metrics / survivors, 0.0) if evaluation else None,
+            evaluation.measured(metrics / among, 0.0) if evaluation else None,
         )
 
     def _charge(self, round_: int, attempt: int, survivors: Cohort) -> None:
@@ -373,14 +378,16 @@ def _figures(evaluation: Mapping[str, float]) -> dict[str, Any]:
     return found | {"figures": further_figures(evaluation)}
 
 
-def _known_to_nobody_else(shards: list[Shard], survivors: int) -> dict[str, Any]:
+def _known_to_nobody_else(shards: list[Shard]) -> dict[str, Any]:
     """Return exact figures of single participants' data, which a real study must never have."""
     norms = np.concatenate([shard.norms for shard in shards])
     finite = norms[np.isfinite(norms)]
     counts = [shard.below for shard in shards if shard.below is not None]
     return {
         "update_norms": _quantiles(finite) if finite.size else None,
-        "exactly_below_clip": [float(count) / survivors for count in np.sum(counts, axis=0)] if counts else None,
+        "exactly_below_clip": [float(count) / max(1, norms.size) for count in np.sum(counts, axis=0)]
+        if counts
+        else None,
         "diverged": int(norms.size - finite.size),
     }
 

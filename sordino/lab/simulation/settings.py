@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
+from mechanisms.statement import GAUSSIAN, POISSON
 from runtime.failure import InputFailure
 from runtime.settings_file import Table, explain
 from runtime.settings_keys import build, flat_values, key, settings_keys
@@ -50,7 +51,7 @@ class SimulatedPrivacy(PrivacyTable):
     )
     sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = _option(  # type: ignore[assignment]  # wider
         "none",
-        "how cohorts are drawn: none, lottery, epochs; poisson or fixed, which are for comparison only",
+        "how cohorts are drawn: none, lottery, epochs; fixed, or with gaussian poisson, for comparison only",
         shown="none, with --cohort lottery",
     )
 
@@ -185,8 +186,15 @@ class SimulationSettings(SimulationOptions):
             )
         if self.secagg == REAL and self.engine == RAY:
             raise ValueError('secagg "real" runs in one process; use the engine "local"')
-        if self.target == "conditional" and self.study.privacy.sampling in ("none", "epochs"):
-            raise ValueError('the target "conditional" needs sampling; use sampling "poisson" and a cohort')
+        sampling, mechanism = self.study.privacy.sampling, self.study.privacy.mechanism
+        if self.target == "conditional" and sampling in ("none", "epochs"):
+            raise ValueError('the target "conditional" needs sampling; use sampling "fixed" and a cohort')
+        if sampling == POISSON and (mechanism not in (GAUSSIAN, NO_NOISE) or self.secagg == REAL):
+            raise ValueError(
+                'sampling "poisson" draws any number of participants, so a round\'s noise must not be made of their '
+                'shares; use sampling "fixed", whose published figure is the same, or mechanism "gaussian" and secagg '
+                '"ideal"'
+            )
         return self
 
     def changed(self, **values: Any) -> Self:
@@ -209,8 +217,13 @@ class SimulationSettings(SimulationOptions):
 
     @property
     def cohort(self) -> int:
-        """Return the most participants of one round; with sampling the drawn number."""
+        """Return the most participants of one round; with sampling the drawn number, or the one that coins expect."""
         return self.study.study.participants or 0
+
+    @property
+    def by_coins(self) -> bool:
+        """`Statement.by_coins`, of averages without noise too."""
+        return self.study.privacy.sampling == POISSON
 
     def settled(self) -> SimulationSettings:
         """Return these settings with min_survivors and quorum as numbers."""
