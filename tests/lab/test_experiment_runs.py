@@ -344,7 +344,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
     left = {**one, "cohort": 30, "planned": (0.0, 0.3), "leaving": (0.0, 0.5), "clips": (1.0,), "rates": (0.3,)}
     steps = {"batch_size": 8, "steps": 2, "step_counts": (1,), "cohorts": (10,), "round_counts": (2,)}
     steps |= {"voter_steps": (2,), "voter_rates": (0.1,), "labelled_epochs": 2, "labelled_rates": (0.1,)}
-    steps |= {"queries": (5,), "full_rates": (0.1,), "full_clips": (1.0,)}
+    steps |= {"voted": (2.0, 8.0), "queries": (5,), "full_rates": (0.1,), "full_clips": (1.0,)}
     methods = {"alphas": (1.0,), "weights": (0.4,), "sparsities": (0.3,), "table_sparsities": (0.5,)}
     changes: list[tuple[Any, Any, dict[str, Any]]] = [
         (dropout, SMALL, {**left, "surplus": (4.0, None), "surplus_cohort": 20}),

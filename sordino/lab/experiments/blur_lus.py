@@ -45,6 +45,7 @@ class BlurLusSizes(Sizes):
         middle: epsilon of the choices of lambda and c, and of all but Table 1.
         weights, sparsities: grids of lambda and c.
         table_sparsities: of Table 3; 0 is BLUR alone.
+        voted: epsilons of AE-DPFL, and of DP-FedAvg with everybody in each round: its runs are the longest.
         queries: grid of AE-DPFL's queries, limited by the coordinator's public examples.
         voter_steps, voter_rates: grids of its voters' training.
         labelled_epochs, labelled_rates: passes in which its model is trained on the labels, and a grid of their rate.
@@ -62,6 +63,7 @@ class BlurLusSizes(Sizes):
     table_sparsities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     step_counts: tuple[int, ...]
     cohorts: tuple[int, ...]
+    voted: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0)
     queries: tuple[int, ...]
     voter_steps: tuple[int, ...] = (100, 200, 400)
     voter_rates: tuple[float, ...] = (0.03, 0.1, 0.3)
@@ -86,6 +88,7 @@ SIZES: Final = {
         sparsities=(0.1, 0.3, 0.7),
         step_counts=(5, 10, 30, 60),
         cohorts=(20, 40, 80),
+        voted=(2.0, 6.0),
         queries=(500, 1000, 2000),
         round_counts=(10, 30, 60),
         full_rates=(0.1, 0.3),
@@ -269,7 +272,7 @@ class Plays:
             "Queries of AE-DPFL, and the rate at which their labels are learnt",
             {"queries": asked, "server_rate": rates},
             voting_well,
-            of={"epsilon": sizes.epsilons},
+            of={"epsilon": sizes.voted},
         )
         pair = tune(
             f"Local rate and S of DP-FedAvg, everybody in each of {counts[len(counts) // 2]} rounds, {middle}",
@@ -281,14 +284,14 @@ class Plays:
             "Rounds and S of DP-FedAvg, everybody in each round",
             {"rounds": counts, "clip": sizes.full_clips},
             averaging_well,
-            of={"epsilon": sizes.epsilons},
+            of={"epsilon": sizes.voted},
         )
 
         def make(*, method: str, epsilon: float, seed: int) -> SimulationSettings:
             found, one = (labels, voting_well) if method == VOTES else (rounds, averaging_well)
             return one(epsilon=epsilon, seed=seed, **found.taken(epsilon))
 
-        over = {"method": (VOTES, FEDAVG), "epsilon": sizes.epsilons}
+        over = {"method": (VOTES, FEDAVG), "epsilon": sizes.voted}
         return self.stages.results("votes", over, make).rows, [voters, labels, pair, rounds]
 
     def bound_cases(self, setup: Setup, seed: int) -> list[Case]:
