@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 
 from learning.tasks.softmax_regression import SoftmaxRegression
 from sordino import SimulationSettings, simulate_study
@@ -179,6 +180,18 @@ def test_a_changed_setting_is_refused_by_its_name(file: Path) -> None:
         with pytest.raises(SimulationError, match=key):
             simulate_study(other, output=file)
     assert simulate_study(QUIET.changed(workers=7, device="auto"), output=file).summary["rounds_completed"] == 4
+
+
+def test_it_goes_on_from_the_same_start_wherever_that_lies(file: Path, tmp_path: Path) -> None:
+    starts = [tmp_path / f"{name}.safetensors" for name in ("first", "moved", "other")]
+    model = simulate_study(changed(QUIET, rounds=1)).parameters
+    for start in starts:
+        save_file({name: array + (start.stem == "other") for name, array in model.items()}, start)
+    first, moved, other = (changed(QUIET, start_from=str(start)) for start in starts)
+    interrupted(2, first, file)
+    with pytest.raises(SimulationError, match=r"study.start_from was 'sha256:\w+' and is 'sha256:\w+'"):
+        simulate_study(other, output=file)
+    assert simulate_study(moved, output=file).summary["rounds_completed"] == 4
 
 
 def test_files_that_are_not_its_own_are_refused(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -245,7 +246,9 @@ class SimulationSettings(SimulationOptions):
         return {name: value for name, value in coding.items() if name != "rotation"}
 
     def to_json(self) -> dict[str, Any]:
-        """Return every relevant setting as JSON, with min_survivors, quorum and the name of the data settled."""
+        """Return every relevant setting as JSON, with min_survivors, quorum and the name of the data settled, and the
+        digest of a file to begin from in place of its path.
+        """
         settled = self.settled().study
         found = flat_values(settled)
         keys = settings_keys(type(settled))
@@ -254,6 +257,8 @@ class SimulationSettings(SimulationOptions):
         study |= {"participants": settled.places, "cohort": study.pop("in_a_round") if drawn else None}
         study |= {"dataset": settled.data.dataset, "max_attempts": settled.coordinator.max_attempts}
         study["task_options"] = dict(settled.make_task().options.to_mapping())
+        if start := settled.data.start:
+            study["start_from"] = f"sha256:{hashlib.sha256(Path(start).read_bytes()).hexdigest()}"
         for name in ("in_a_round", "largest_roster", "pause_s"):
             study.pop(name, None)
         return {"study": json.loads(json.dumps(study, default=str))} | self.model_dump(exclude={"study"})
