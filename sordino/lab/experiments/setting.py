@@ -99,9 +99,9 @@ class Sizes:
     ) -> SimulationSettings:
         """Return a run of this size in the published setting: a cohort of each round, amplification by sampling.
 
-        Cohorts have a fixed size, as in the papers, and not Poisson's law, as their figure assumes: the simulation cuts
-        a Poisson draw at its mean (`sordino.lab.simulation.rounds.cohort_of`), so that the theorem wouldn't cover it
-        either. Tables name the figure for what it is, beside those that hold.
+        Cohorts have a fixed size, as in the papers, and not Poisson's law, as their figure assumes: distributed noise
+        is sized for it (`sordino.lab.experiments.sampling` compares both with a central Gaussian's). Tables name the
+        figure for what it is, beside those that hold.
 
         Args:
             epsilon: of all rounds, conditional; None: no noise.
