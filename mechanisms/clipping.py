@@ -84,6 +84,26 @@ def clip_layers(
     return scaled, norms
 
 
+def clip_rows(
+    rows: NDArray[np.floating[Any]], sizes: Sequence[int], clips: Sequence[float], scales: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(n, d) -> (n, d) and (n, layers): `clip_layers` of each row, up to rounding."""
+    _check_layers(rows.shape[1:], sizes, clips, scales)
+    scaled = rows.astype(np.float64)
+    norms = np.empty((len(rows), len(sizes)))
+    for index, layer in enumerate(layers_in(scaled, sizes)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.einsum("ij,ij->i", layer, layer, out=norms[:, index])
+    ordinary = np.all((norms > 1e-200) & (norms < 1e200)) and all(1e-200 < one < 1e200 for one in (*clips, *scales))
+    if not ordinary:
+        each = [clip_layers(row, sizes, clips, scales) for row in rows]
+        return np.stack([one for one, _ in each]), np.stack([norm for _, norm in each])
+    np.sqrt(norms, out=norms)
+    for layer, norm, clip, scale in zip(layers_in(scaled, sizes), norms.T, clips, scales, strict=True):
+        layer *= np.where(norm <= clip * HAIR, 1 / scale, clip / scale * HAIR / norm)[:, None]
+    return scaled, norms
+
+
 def _norm_of_finite(vector: NDArray[np.float64], name: str) -> float:
     """The norm, looking at single values only where it says that something may be amiss."""
     norm = l2_norm(vector)

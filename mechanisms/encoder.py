@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.clipping import HAIR, clip_layers, layers_in
+from mechanisms.clipping import HAIR, clip_layers, clip_rows, layers_in
 from mechanisms.discrete_gaussian import discrete_gaussian
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics, MeanMetrics
 from mechanisms.lattice_noise import LatticeNoise
@@ -173,8 +173,7 @@ class Encoder:
             raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            (values,) = self._sketched([stand_in if update is None else update])
-            rotated = self.rotation.forward(self._clipped(values, metrics))
+            rotated = self.rotation.forward(self._clipped(stand_in if update is None else update, metrics))
             rotated *= 1 / self.granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
@@ -195,18 +194,24 @@ class Encoder:
             metrics: as ``encode`` takes them, one for each row.
 
         Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
-        order of additions in the rotation.
+        order of additions in norm and rotation.
 
         Raises InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any; nothing may be used then.
         """
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")
         figures = (NO_METRICS,) * len(updates) if metrics is None else metrics
-        each = zip(self._sketched(list(updates)), figures, strict=True)
-        rotated = self.rotation.forward_rows([self._clipped(values, said) for values, said in each])
+        values = checked_update(updates, (len(updates), self.plan.dim))
+        if self._sketch is not None:
+            values = self._sketch.encode_many(values)
+        scaled, norms = clip_rows(values, self.plan.clipping.layers, self.clips, self.scales)
+        if self.plan.appended:
+            more = [self.appended(*one) for one in zip(norms, figures, strict=True)]
+            scaled = np.concatenate((scaled, more), axis=1)
+        rotated = self.rotation.forward_rows(scaled)
         rotated *= 1 / self.granularity
-        values = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
-        return self._noised(values.reshape(-1), random_bytes).reshape(values.shape)
+        rounded = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
+        return self._noised(rounded.reshape(-1), random_bytes).reshape(rounded.shape)
 
     def without_surplus(self, total: Words, survivors: int, revealed: Iterable[Sequence[bytes]]) -> Words:
         """A sum without the noise that its survivors have taken back: a new array.
@@ -237,13 +242,11 @@ class Encoder:
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
         return values.astype(self._dtype)
 
-    def _sketched(self, updates: Sequence[NDArray[Any]]) -> Sequence[NDArray[np.floating[Any]]]:
-        """(n, dim) updates, checked, or their sketches."""
-        checked = [checked_update(update, self.plan.dim) for update in updates]
-        return checked if self._sketch is None else list(self._sketch.encode_many(checked))
-
-    def _clipped(self, values: NDArray[np.floating[Any]], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
+    def _clipped(self, update: NDArray[Any], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""
+        values = checked_update(update, (self.plan.dim,))
+        if self._sketch is not None:
+            values = self._sketch.encode(values)
         scaled, norms = clip_layers(values, self.plan.clipping.layers, self.clips, self.scales)
         return np.concatenate((scaled, self.appended(norms, metrics))) if self.plan.appended else scaled
 
@@ -333,12 +336,14 @@ class Encoder:
         return halvings
 
 
-def checked_update(update: NDArray[Any], dim: int) -> NDArray[np.floating[Any]]:
-    """Return the update. Raises InvalidUpdate: it is no array of ``dim`` finite float16, float32 or float64 values."""
+def checked_update(update: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.floating[Any]]:
+    """Return the update, or several. Raises InvalidUpdate: it has another shape, or holds anything but finite float16,
+    float32 or float64 values.
+    """
     if not isinstance(update, np.ndarray) or update.dtype.kind != "f" or update.dtype.itemsize > 8:
         raise InvalidUpdate("an update is an array of float16, float32 or float64")
-    if update.shape != (dim,):
-        raise InvalidUpdate(f"the update has shape {update.shape}, the plan needs ({dim},)")
+    if update.shape != shape:
+        raise InvalidUpdate(f"the update has shape {update.shape}, the plan needs {shape}")
     if not np.all(np.isfinite(update)):
         raise InvalidUpdate("the update holds NaN or infinite values")
     return update  # widened piece by piece where it is read

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
@@ -168,16 +167,15 @@ class Rotation:
             _transform(rotated[first : first + self.block_dim], self.block_dim, signs)
         return rotated
 
-    def forward_rows(self, vectors: Sequence[NDArray[np.floating[Any]]]) -> NDArray[np.float64]:
+    def forward_rows(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(n, dim) -> (n, padded_dim) float64: `forward` of each row, up to the order of additions."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
+            raise ValueError(f"expected rows of {self.dim} values")
         if self.block_dim > _CACHED:  # a row is more than goes through the cache at once
             rows = [self.forward(vector) for vector in vectors]
             return np.stack(rows) if len(rows) > 1 else rows[0][None]
-        if any(vector.shape != (self.dim,) for vector in vectors):
-            raise ValueError(f"expected rows of {self.dim} values")
         rotated = np.zeros((len(vectors), self.padded_dim))
-        for row, vector in zip(rotated, vectors, strict=True):
-            row[: self.dim] = vector
+        rotated[:, : self.dim] = vectors
         scale = 1 / math.sqrt(self.block_dim)
         for first, signs in self.signs():
             source = rotated[:, first : first + self.block_dim] * signs

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -114,9 +113,9 @@ class CountMeanSketch:
 
         Raises ValueError: another length or dtype, a value that is infinite or not a number.
         """
-        return self.encode_many([vector]).reshape(self.size)
+        return self.encode_many(vector[None]).reshape(self.size)
 
-    def encode_many(self, vectors: Sequence[NDArray[np.floating[Any]]]) -> NDArray[np.float64]:
+    def encode_many(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(n, dim) -> (n, size): `encode` of each, to the last bit, with hashes that are drawn once."""
         for vector in vectors:
             self._check(vector, self.dim, "a vector to sketch")

@@ -64,7 +64,7 @@ class BinomialEncoder:
         Args, returns and errors as `mechanisms.encoder.Encoder.encode`.
         """
         plan = self.plan
-        values = checked_update(update, plan.dim)
+        values = checked_update(update, (plan.dim,))
         scaled = self._rotation.forward(clip_l2(values.astype(np.float64), plan.clip))
         scaled *= 1 / plan.granularity
         rounded = conditional_round(scaled, self._squared_limit, random_bytes)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mechanisms.clipping import clip_l2, clip_layers, l2_norm
+from mechanisms.clipping import clip_l2, clip_layers, clip_rows, l2_norm
 
 POSITIVE = st.floats(1e-6, 1e6)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -81,6 +81,27 @@ def test_layers_are_clipped_one_by_one_and_then_divided(given: dict[str, Any]) -
     expected = [clip_l2(*pair) / s for *pair, s in zip(layers, given["clips"], given["scales"], strict=True)]
     assert np.allclose(scaled, np.concatenate(expected), rtol=1e-14, atol=1e-300)
     assert norms.tolist() == [l2_norm(layer) for layer in layers]
+
+
+@given(layered(st.floats(-1e300, 1e300)), st.sampled_from([1e-3, 1.0, 1e3]))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_rows_are_clipped_as_vectors_are(given: dict[str, Any], factor: float) -> None:
+    """Layers of zeros and those whose squares overflow among them."""
+    vector, *rest = given.values()
+    rows = np.stack([vector, vector * factor])
+    scaled, norms = clip_rows(rows, *rest)
+    for row, found, of_layers in zip(rows, scaled, norms, strict=True):
+        expected, expected_norms = clip_layers(row, *rest)
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-300)
+        assert of_layers == pytest.approx(expected_norms, rel=1e-12)
+        bounds = [clip / scale for clip, scale in zip(given["clips"], given["scales"], strict=True)]
+        for layer, bound in zip(split(found, given["sizes"]), bounds, strict=True):
+            assert exact_norm(layer) <= bound
+
+
+def test_a_row_that_has_no_norm_is_refused() -> None:
+    with pytest.raises(ValueError, match="layer 1 holds NaN or infinite values"):
+        clip_rows(np.array([[1.0, 2.0], [1.0, math.nan]]), [1, 1], [1.0, 1.0], [1.0, 1.0])
 
 
 def test_clipping_the_whole_would_break_a_layers_bound() -> None:

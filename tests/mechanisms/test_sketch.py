@@ -67,6 +67,13 @@ def test_narrow_floats_are_summed_as_doubles(dtype: type) -> None:
     assert np.array_equal(sketch.encode(vector), sketch.encode(vector.astype(np.float64)))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_several_vectors_have_the_sketches_that_each_has(dtype: type) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, 40_000)).astype(dtype)
+    sketch = CountMeanSketch(seed(1), 40_000, 2, 300)
+    assert np.array_equal(sketch.encode_many(vectors), [sketch.encode(vector) for vector in vectors])
+
+
 # ------------------------------------------------------------------------------------- documented, the same
 
 

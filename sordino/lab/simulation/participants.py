@@ -346,7 +346,7 @@ class Participants:
         rule, sketch = self.rule, self.sketch(assignment.rotation_seed)
         ones = (1.0,) * len(rule.layers)  # scales spread noise, and there is none
         total, below = np.zeros(rule.dim), np.zeros(len(rule.layers), np.int64)
-        for values in updates if sketch is None else sketch.encode_many(list(updates)):
+        for values in updates if sketch is None else sketch.encode_many(updates):
             clipped, norms = clip_layers(values, rule.layers, assignment.clips, ones)
             total += clipped
             below += norms <= np.array(assignment.clips)
