@@ -45,6 +45,8 @@ class Lstm(TorchTask):
     example_dtype: ClassVar[DTypeLike] = np.int32
     rows_a_block: ClassVar[int] = 32  # 26 MB of scores
 
+    vectorized: ClassVar[bool] = True
+
     name = "lstm"
 
     def __init__(self, options: LstmOptions) -> None:

@@ -38,6 +38,9 @@ class TorchModule(TrainedTask):
     """What `inputs` is tried with."""
     rows_a_block: ClassVar[int] = 250
     """Examples evaluated at once: what they need in memory beside the model."""
+    vectorized: ClassVar[bool] = False
+    """Whether simulations train small models of this class side by side on a processor too, where steps of many small
+    operations, as of a recurrent network, cost calls more than arithmetic. `torch.func.vmap` must take the module."""
 
     def __init__(self, options: TrainingOptions) -> None:
         """

@@ -49,6 +49,9 @@ _R = TypeVar("_R")
 _NUMBERS_SIDE_BY_SIDE: Final = 1 << 27  # of all models trained at once on an accelerator: 512 MB, some five times over
 
 _ROWS_TOGETHER: Final = 80
+# Values of a model whose steps cost the processor more in calls than in arithmetic, and participants of one call.
+_SMALL: Final = 1 << 18
+_SMALL_SIDE_BY_SIDE: Final = 32
 
 
 class TorchTask(TorchModule):
@@ -82,9 +85,9 @@ class TorchTask(TorchModule):
         """What `local_update` returns for each participant, flat and up to rounding: float32 (participants, dim).
 
         Written into ``out`` if given: the first touch of fresh memory costs as much as a third of a small network's
-        step. On the processor participants are spread over threads, and those that take a single step from the same
-        weights go through the network together (`learning.tasks.shared_step`); on an accelerator models stand side by
-        side, and ``out`` may be a tensor of that device.
+        step. On the processor participants are spread over threads; those that take a single step from the same
+        weights go through the network together (`learning.tasks.shared_step`), and small models stand side by side. On
+        an accelerator all do, and ``out`` may be a tensor of that device.
         """
         for one in data:
             self._check(parameters, one)
@@ -101,6 +104,18 @@ class TorchTask(TorchModule):
             on_threads(
                 lambda places: self._step_together(template, start, data, rngs, places, updates), _groups(data), _alone
             )
+        elif self.vectorized and self.dim <= _SMALL:
+            by_size = sorted(range(len(data)), key=lambda place: len(data[place]))  # few steps of one wait for another
+
+            def train_some(begin: int) -> None:
+                places = by_size[begin : begin + _SMALL_SIDE_BY_SIDE]
+                found = np.empty((len(places), self.dim), np.float32)
+                self._train_side_by_side(
+                    start, [data[one] for one in places], [rngs[one] for one in places], l2_clip, found
+                )
+                updates[places] = found
+
+            on_threads(train_some, range(0, len(data), _SMALL_SIDE_BY_SIDE), _alone)
         else:
 
             def train(place: int) -> None:

@@ -386,6 +386,22 @@ def test_models_side_by_side_give_what_each_computes_alone(method: str, kind: st
     assert alone.any(axis=1).all()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_small_recurrent_networks_stand_side_by_side(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In groups of participants of like sizes; a large one takes its steps alone."""
+    sizes = {"vocabulary": 7, "length": 5, "embedding": 3, "hidden": 4, "local_epochs": 2, "batch_size": 4}
+    task: Any = make_task("lstm", sizes)
+    data = [words(size, seed) for seed, size in enumerate((9, 2, 5, 9, 1))]
+    start, alone = start_and_alone(task, data)
+    monkeypatch.setattr(device, "_threads", threads)
+    monkeypatch.setattr("learning.tasks.torch_task._SMALL_SIDE_BY_SIDE", 2)
+    with monkeypatch.context() as changed:
+        changed.setattr(task, "_train", None)
+        np.testing.assert_allclose(together(task, start, data), alone, rtol=2e-3, atol=3e-6)
+    monkeypatch.setattr("learning.tasks.torch_task._SMALL", task.dim - 1)
+    np.testing.assert_array_equal(together(task, start, data), alone)
+
+
 def test_without_an_accelerator_asking_for_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
