@@ -75,7 +75,9 @@ class Account:
             raise UnknownEvent(f"{len(event.survivors)} survivors: the plan covers {fewest} to {most}")
         cost = self.cost_of_round(len(event.survivors))
         self._events[event.round, event.attempt] = event
-        self._draws += len(event.survivors) * self.plan.padded_dim
+        # The trusted coordinator draws once for each value, which is less than what a full round of shares counts.
+        drawn = self.plan.clients if self.plan.by_coins else len(event.survivors)
+        self._draws += drawn * self.plan.padded_dim
         for participant in event.survivors:
             self._rdp[participant] = self._rdp.get(participant, 0.0) + cost
 

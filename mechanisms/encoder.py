@@ -201,17 +201,18 @@ class Encoder:
         if not isinstance(updates, np.ndarray) or updates.ndim != 2 or not len(updates):
             raise InvalidUpdate("several updates are an array of one row each")
         figures = (NO_METRICS,) * len(updates) if metrics is None else metrics
-        values = checked_update(updates, (len(updates), self.plan.dim))
-        if self._sketch is not None:
-            values = self._sketch.encode_many(values)
-        scaled, norms = clip_rows(values, self.plan.clipping.layers, self.clips, self.scales)
-        if self.plan.appended:
-            more = [self.appended(*one) for one in zip(norms, figures, strict=True)]
-            scaled = np.concatenate((scaled, more), axis=1)
-        rotated = self.rotation.forward_rows(scaled)
-        rotated *= 1 / self.granularity
-        rounded = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
-        return self._noised(rounded.reshape(-1), random_bytes).reshape(rounded.shape)
+        with np.errstate(all="ignore"):
+            values = checked_update(updates, (len(updates), self.plan.dim))
+            if self._sketch is not None:
+                values = self._sketch.encode_many(values)
+            scaled, norms = clip_rows(values, self.plan.clipping.layers, self.clips, self.scales)
+            if self.plan.appended:
+                more = [self.appended(*one) for one in zip(norms, figures, strict=True)]
+                scaled = np.concatenate((scaled, more), axis=1)
+            rotated = self.rotation.forward_rows(scaled)
+            rotated *= 1 / self.granularity
+            rounded = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
+            return self._noised(rounded.reshape(-1), random_bytes).reshape(rounded.shape)
 
     def without_surplus(self, total: Words, survivors: int, revealed: Iterable[Sequence[bytes]]) -> Words:
         """A sum without the noise that its survivors have taken back: a new array.

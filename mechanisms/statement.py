@@ -237,8 +237,8 @@ class Statement:
 
     @property
     def by_coins(self) -> bool:
-        """Whether a round holds whom independent coins draw, any number, and neither its noise nor its divisor, the
-        expected number, depends on who that is. Only a coordinator that is trusted can do so.
+        """Whether independent coins draw each cohort. A round then holds any number; its noise and its divisor, the
+        expected number, don't depend on the draw. It needs a trusted coordinator.
         """
         return self.sampling == POISSON and self.mechanism == GAUSSIAN
 

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-_LARGEST_OF_HEAP: Final = 32 << 20  # that glibc takes
 _POLL_S: Final = 1.0
 BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables with the number of threads for linear algebra; they are read when numpy is imported."""
@@ -130,23 +127,9 @@ def use_few_arenas() -> None:
 
     Its threads compute in numpy and OpenSSL and allocate little, so waiting for one another costs nothing measurable.
     """
-    _allocate({_M_ARENA_MAX: 1})
-
-
-def keep_freed_memory() -> None:
-    """Have glibc reuse the memory of arrays of up to 32 MB, for processes that make large ones again and again.
-
-    It would give each back to the system, and the next one's pages would come one by one: a tenth of the time that
-    encoding a million values takes.
-    """
-    _allocate({_M_MMAP_THRESHOLD: _LARGEST_OF_HEAP, _M_TRIM_THRESHOLD: (1 << 31) - 1})
-
-
-def _allocate(parameters: Mapping[int, int]) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another C library has no such thing
-            for name, value in parameters.items():
-                ctypes.CDLL(None).mallopt(name, value)
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def peak_resident_mb(pid: int) -> float | None:

@@ -39,8 +39,8 @@ class TorchModule(TrainedTask):
     rows_a_block: ClassVar[int] = 250
     """Examples evaluated at once: what they need in memory beside the model."""
     vectorized: ClassVar[bool] = False
-    """Whether simulations train small models of this class side by side on a processor too, where steps of many small
-    operations, as of a recurrent network, cost calls more than arithmetic. `torch.func.vmap` must take the module."""
+    """Whether simulations on a processor train several small models of this class in one call, by `torch.func.vmap`. It
+    saves time where a step consists of many small operations, and takes the memory of several batches at once."""
 
     def __init__(self, options: TrainingOptions) -> None:
         """

@@ -49,9 +49,10 @@ _R = TypeVar("_R")
 _NUMBERS_SIDE_BY_SIDE: Final = 1 << 27  # of all models trained at once on an accelerator: 512 MB, some five times over
 
 _ROWS_TOGETHER: Final = 80
-# Values of a model whose steps cost the processor more in calls than in arithmetic, and participants of one call.
-_SMALL: Final = 1 << 18
-_SMALL_SIDE_BY_SIDE: Final = 32
+# Values of a model whose steps cost the processor more in calls than in arithmetic.
+_SMALL: Final = 1 << 15
+# Participants of one call: each thread holds the activations of so many batches at once.
+_SMALL_SIDE_BY_SIDE: Final = 16
 
 
 class TorchTask(TorchModule):
@@ -105,7 +106,9 @@ class TorchTask(TorchModule):
                 lambda places: self._step_together(template, start, data, rngs, places, updates), _groups(data), _alone
             )
         elif self.vectorized and self.dim <= _SMALL:
-            by_size = sorted(range(len(data)), key=lambda place: len(data[place]))  # few steps of one wait for another
+            by_size = sorted(
+                range(len(data)), key=lambda place: len(data[place])
+            )  # those take similar numbers of steps
 
             def train_some(begin: int) -> None:
                 places = by_size[begin : begin + _SMALL_SIDE_BY_SIDE]
@@ -321,7 +324,7 @@ def _alone() -> None:
 
 def _channels_last(weights: Arrays) -> Arrays:
     """In the order of axes in which convolutions and pooling are fastest on a processor, as measured, for many examples
-    with the same weights: it costs a copy of these. Normalisation by groups is slower so.
+    with the same weights: it costs a copy of these. Group normalisation is slower in this order.
     """
     return {
         name: tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

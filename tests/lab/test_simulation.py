@@ -304,7 +304,7 @@ def test_a_poisson_sum_is_divided_by_the_number_that_is_expected(mechanism: str)
     drawn = {"participants": 400, "cohort": 40, "sampling": "poisson", "rounds": 1, "server_momentum": 0.0}
     settings = changed(QUIET, mechanism=mechanism, epsilon=1000.0, bits=24, **drawn)
     settings = settings.changed(target="conditional", drop=0.0)
-    far = next(seed for seed in range(1, 99) if len(cohort_of(settings.changed(seed=seed), 1)) > 50)
+    far = 92  # one of the seeds that draw more than 50
     settings = settings.changed(seed=far)
     found = simulate_study(settings)
     task, data, who = settings.study.make_task(), load_data(settings.study), cohort_of(settings, 1)
@@ -320,12 +320,15 @@ def test_a_poisson_sum_is_divided_by_the_number_that_is_expected(mechanism: str)
 def test_a_round_whose_coins_draw_nobody_is_noise_alone() -> None:
     drawn = {"participants": 90, "cohort": 4, "sampling": "poisson", "rounds": 1, "epsilon": 60.0, "adversarial": 0.0}
     settings = changed(QUIET, mechanism="gaussian", **drawn).changed(target="conditional")
-    empty = next(seed for seed in range(1, 999) if not len(cohort_of(settings.changed(seed=seed), 1)))
+    empty = 60
     for one in (settings, changed(settings, mechanism="none", clip_update="geometric")):
         found = simulate_study(one.changed(seed=empty))
         assert (found.summary["outcome"], found.rows[0]["survivors"]) == (ROUNDS_DONE, 0)
         moved = flatten(found.parameters) - flatten(one.study.make_task().initial_parameters())
         assert np.any(moved) == one.private
+        if not one.private:
+            assert found.rows[0]["clips"] == found.rows[0]["next_clips"]
+            assert found.rows[0]["exactly_below_clip"] is None
 
 
 def test_what_coins_cannot_draw_is_refused() -> None:
@@ -333,8 +336,11 @@ def test_what_coins_cannot_draw_is_refused() -> None:
     for wrong in ({"mechanism": "ddgauss"}, {"mechanism": "skellam"}, {"mechanism": "local-gaussian"}):
         with pytest.raises(SimulationError, match='noise must not be made of their shares; use sampling "fixed"'):
             changed(drawn, **wrong)
+    trusted = changed(drawn, mechanism="gaussian")
     with pytest.raises(SimulationError, match='secagg "ideal"'):
-        changed(drawn, mechanism="gaussian").changed(secagg="real")
+        trusted.changed(secagg="real")
+    with pytest.raises(SimulationError, match='use drop_law "independent"'):
+        trusted.changed(drop_law="exact")
 
 
 def test_dropouts_are_independent_or_exact() -> None:

@@ -159,6 +159,7 @@ def test_of_rounds_by_coins_any_number_is_charged_alike() -> None:
     coins, lottery = (make_plan(**DEMO | drawn | {"sampling": one}) for one in ("poisson", "lottery"))
     account = Account(coins, [charge(coins, 0, frozenset()), charge(coins, 1, frozenset(range(131)))])
     assert account.rdp_of(130) == coins.round_cost(coins.h_min) > account.rdp_of(131) == 0
+    assert account._draws == 2 * 100 * coins.padded_dim
     assert account.epsilon_released() > 0
     for number in (0, 131):
         with pytest.raises(UnknownEvent, match="the plan covers 70 to 100"):

@@ -81,7 +81,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
         "the work.",
         f"Laws of cohorts: central Gaussian, 20 bits, the same {CONDITIONAL} by privacy loss distributions. With "
         "poisson sums are divided by the expected number, and the figure is proved for readers of the released models "
-        "who don't know who was drawn.",
+        f"who don't know who was drawn. {law.budget()}",
         choice.budget(),
         ENGINE,
         NOT_CHARGED,
@@ -89,8 +89,8 @@ def play(pool: RunPool, request: Request) -> Outcome:
     by = "epsilon (coordinator)"
     tables = [
         _table(found, sizes),
-        _compared("sampling-compared", found, WAYS, REFERENCE, sizes, by),
-        _compared("sampling-laws", drawn, LAWS[::-1], LAWS[0], sizes, CONDITIONAL),
+        _compared("sampling-compared", found, WAYS, sizes, reference=REFERENCE, by=by),
+        _compared("sampling-laws", drawn, LAWS, sizes, reference=LAWS[0], by=CONDITIONAL),
         choice.table("sampling-choice", by),
         law.table("sampling-laws-choice"),
     ]
@@ -113,7 +113,7 @@ def _table(found: Results, sizes: Sizes) -> Table:
     return Table("sampling", "Accuracy by who is invited to a round", columns, body, note)
 
 
-def _compared(name: str, found: Results, ways: Sequence[str], reference: str, sizes: Sizes, by: str) -> Table:
+def _compared(name: str, found: Results, ways: Sequence[str], sizes: Sizes, *, reference: str, by: str) -> Table:
     """Each way beside one of them, at each epsilon, which ``by`` names."""
     keys = [(way, epsilon) for way in ways if way != reference for epsilon in sizes.epsilons]
     cells = compared(found, [(key, (reference, key[1])) for key in keys])
@@ -121,4 +121,4 @@ def _compared(name: str, found: Results, ways: Sequence[str], reference: str, si
     spent = [found.spent(sampling=way, epsilon=epsilon) for way, epsilon in keys]
     body = [[*key, *mean, *one, *cost] for key, mean, one, cost in zip(keys, means, cells, spent, strict=True)]
     columns = ("sampling", by, "accuracy, %", reference, f"less {reference}", *PAIRED, *SPENT)
-    return Table(name, f"Against {reference}", columns, body, TEST.format(of="of this table"))
+    return Table(name, f"Compared with {reference}", columns, body, TEST.format(of="of this table"))

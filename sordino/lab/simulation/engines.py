@@ -101,6 +101,8 @@ def _ray_workers(settings: SimulationSettings) -> Iterator[Engine]:
     actors: list[Any] = [actor.remote(settings) for _ in range(settings.workers)]
 
     def work(assignments: Sequence[Assignment]) -> Iterator[Shard]:
+        if not assignments:
+            return
         model = ray.put(assignments[0].parameters)  # the same for all shards of a round
         turns = itertools.cycle(actors)
 

@@ -33,7 +33,6 @@ from mechanisms.clipping import clip_layers, layers_in
 from mechanisms.encoder import Encoder
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
-from runtime.processes import keep_freed_memory
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
 
 if TYPE_CHECKING:
@@ -101,9 +100,11 @@ class Shard:
 
 def shards_of(survivors: Sequence[int], dim: int, at_once: bool) -> list[tuple[int, ...]]:
     """Cut survivors into shards of about the same size, in their order; ``dim``: values of one update."""
+    if not survivors:
+        return []
     size = max(1, min(MOST_IN_A_SHARD if at_once else FEW_IN_A_SHARD, _VALUES_IN_A_SHARD // dim))
-    parts = np.array_split(np.asarray(survivors, np.int64), max(1, math.ceil(len(survivors) / size)))
-    return [tuple(map(int, part)) for part in parts if part.size]
+    parts = np.array_split(np.asarray(survivors, np.int64), math.ceil(len(survivors) / size))
+    return [tuple(map(int, part)) for part in parts]
 
 
 class Data:
@@ -160,7 +161,6 @@ class Participants:
     def __init__(self, settings: SimulationSettings) -> None:
         """Raises: as `StudyConfiguration.make_task`, `SimulationSettings.plan` and `load_data`."""
         use_device(settings.device)
-        keep_freed_memory()
         self._settings = settings
         self.task = settings.study.make_task()
         self.data = load_data(settings.study, settings.data, self.task)
@@ -223,8 +223,8 @@ class Participants:
         total: NDArray[Any] = np.zeros(self.rule.dim)
         if self.plan is not None:
             total = np.zeros(self.plan.padded_dim, np.uint64)
-        layers = np.zeros(len(self.rule.layers), np.int64)
-        return Shard(total, None, np.zeros(0), layers, np.zeros(3), 0.0, 0.0)
+        below = np.zeros(len(self.rule.layers), np.int64)
+        return Shard(total, None, np.zeros(0), below, np.zeros(3), 0.0, 0.0)
 
     def work_on(self, assignment: Assignment, parameters: Parameters) -> Shard:
         """Do the same with a model that is given separately."""

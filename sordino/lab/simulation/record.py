@@ -25,7 +25,7 @@ from runtime.durable import replace_durably
 from runtime.text import finite
 from sordino.lab.simulation.settings import SimulationError, difference
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 CONFIGURATION, ROUND, ABORTED, RESUMED, SUMMARY = "configuration", "round", "aborted", "resumed", "summary"
 
 
@@ -105,7 +105,9 @@ class Record:
     def _take_up(self, configuration: Mapping[str, Any]) -> None:
         lines = list(_lines(self.path))
         if not lines or lines[0].get("kind") != CONFIGURATION or lines[0].get("format") != FORMAT:
-            raise SimulationError(f"{self.path} is no file of `sordino simulate`; name another one, or remove it")
+            raise SimulationError(
+                f"{self.path} is no file of `sordino simulate`, or of another release; name another one, or remove it"
+            )
         before, now = ({"settings": one["settings"], "plan": one["plan"]} for one in (lines[0], configuration))
         found = difference(before["settings"], json.loads(json.dumps(now["settings"])))
         if found is None and before["plan"] != json.loads(json.dumps(finite(now["plan"]))):

@@ -309,8 +309,7 @@ class Rounds:
         shards: list[Shard] = []
         total: NDArray[Any] | None = None
         words: dict[int, NDArray[Any]] = {}
-        found = work(assignments) if assignments else iter(())
-        for assignment, shard in zip(assignments, found, strict=True):
+        for assignment, shard in zip(assignments, work(assignments), strict=True):
             clock.seconds["training"] += shard.training_s
             clock.seconds["encoding"] += shard.encoding_s
             if total is None:
@@ -342,10 +341,11 @@ class Rounds:
         evaluation = self._here.evaluation
         metrics = np.sum([shard.metrics for shard in shards], axis=0)
         counts = np.sum([shard.below for shard in shards if shard.below is not None], axis=0)
-        counts = counts / max(1, sum(len(shard.norms) for shard in shards))
+        half = sum(np.count_nonzero(np.isfinite(shard.norms)) for shard in shards) / 2
+        shares = np.clip((counts - half) / among + 0.5, 0.0, 1.0)  # as `Encoder.decode` reads the bits
         return Decoded(
             mean if sketch is None else sketch.decode_mean(mean),
-            tuple(map(float, counts)) if self.rule.adaptive else (),
+            tuple(map(float, shares)) if self.rule.adaptive else (),
             WrapEstimate(0.0, 0.0),
             0.0,
             evaluation.measured(metrics / among, 0.0) if evaluation else None,
@@ -363,14 +363,14 @@ class Rounds:
     def _conditional(self, plan: Plan) -> float:
         """Return the published figure after the rounds so far, which assumes that all were drawn independently.
 
-        After few rounds the unamplified account may be smaller: it holds under no condition, so under this too. The
-        theorem binds the published figure to whole orders.
+        After few rounds the unamplified account may be smaller: it holds under no condition, so under this too. With
+        coins it isn't taken: it depends on who was drawn. The theorem binds the published figure to whole orders.
         """
         if not self.charges:
             return 0.0
         assert self.account is not None  # noqa: S101  # there is a plan
         published = conditional_epsilon(plan, plan.noise, plan.order_conditional, len(self.charges))
-        return min(self.account.epsilon_coordinator(), published)
+        return published if plan.by_coins else min(self.account.epsilon_coordinator(), published)
 
 
 def _figures(evaluation: Mapping[str, float]) -> dict[str, Any]:
@@ -385,8 +385,8 @@ def _known_to_nobody_else(shards: list[Shard]) -> dict[str, Any]:
     counts = [shard.below for shard in shards if shard.below is not None]
     return {
         "update_norms": _quantiles(finite) if finite.size else None,
-        "exactly_below_clip": [float(count) / max(1, norms.size) for count in np.sum(counts, axis=0)]
-        if counts
+        "exactly_below_clip": [float(count) / norms.size for count in np.sum(counts, axis=0)]
+        if counts and norms.size
         else None,
         "diverged": int(norms.size - finite.size),
     }

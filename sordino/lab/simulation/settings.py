@@ -52,7 +52,8 @@ class SimulatedPrivacy(PrivacyTable):
     )
     sampling: Literal["none", "lottery", "epochs", "poisson", "fixed"] = _option(  # type: ignore[assignment]  # wider
         "none",
-        "how cohorts are drawn: none, lottery, epochs; fixed, or with gaussian poisson, for comparison only",
+        "how cohorts are drawn: none, lottery, epochs; for comparison only fixed, and, with mechanism gaussian or "
+        "none, poisson",
         shown="none, with --cohort lottery",
     )
 
@@ -196,6 +197,11 @@ class SimulationSettings(SimulationOptions):
                 'shares; use sampling "fixed", whose published figure is the same, or mechanism "gaussian" and secagg '
                 '"ideal"'
             )
+        if sampling == POISSON and self.drop and self.drop_law == EXACT:
+            raise ValueError(
+                'drop_law "exact" makes leaving depend on how many were drawn, and with sampling "poisson" each is '
+                'there or not by itself; use drop_law "independent"'
+            )
         return self
 
     def changed(self, **values: Any) -> Self:
@@ -223,7 +229,7 @@ class SimulationSettings(SimulationOptions):
 
     @property
     def by_coins(self) -> bool:
-        """`Statement.by_coins`, of averages without noise too."""
+        """Return whether independent coins draw each cohort: `Statement.by_coins`, also without noise."""
         return self.study.privacy.sampling == POISSON
 
     def settled(self) -> SimulationSettings:
