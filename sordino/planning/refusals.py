@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mechanisms.refusals import InfeasiblePlan
+from mechanisms.statement import GAUSSIAN, POISSON
 from runtime.failure import ExitCode, Failure, InputFailure
 from secagg.parameters import (
     FEWEST_COLLUDERS,
@@ -120,7 +121,7 @@ def check_aborts(figures: PlanFigures, again: Again) -> None:
     Raises Failure: the probability is above one half.
     """
     share, max_dropout = figures.abort_probability, figures.max_dropout
-    if share <= MOSTLY:
+    if share <= MOSTLY or (figures.mechanism, figures.sampling) == (GAUSSIAN, POISSON):  # any number makes a sum
         return
     found = []
     for survivors in range(figures.min_survivors - 1, figures.threshold - 1, -1):

@@ -288,9 +288,15 @@ def test_epochs_deal_everybody_once() -> None:
     assert "epsilon_conditional" not in found
 
 
+COINS = QUIET.changed(
+    study=resized(STUDY, 0, mechanism="none", participants=400, cohort=40, sampling="poisson", server_momentum=0.0),
+    drop=0.0,
+)
+
+
 def test_poisson_cohorts_are_independent_coins() -> None:
     """Public draws from a fixed seed. A draw that is cut at the mean has a mean size of 96, and a variance of 35."""
-    settings = changed(QUIET, participants=1000, cohort=100, sampling="poisson")
+    settings = changed(COINS, participants=1000, population=1000, cohort=100)
     drawn = np.array([np.isin(np.arange(1000), cohort_of(settings, round_)) for round_ in range(1, 401)])
     sizes = drawn.sum(axis=1)
     assert 98.5 < sizes.mean() < 101.5
@@ -301,15 +307,12 @@ def test_poisson_cohorts_are_independent_coins() -> None:
 @pytest.mark.parametrize("mechanism", ["none", "gaussian"])
 def test_a_poisson_sum_is_divided_by_the_number_that_is_expected(mechanism: str) -> None:
     """The published figure needs it: who is left out must count as zero."""
-    drawn = {"participants": 400, "cohort": 40, "sampling": "poisson", "rounds": 1, "server_momentum": 0.0}
-    settings = changed(QUIET, mechanism=mechanism, epsilon=1000.0, bits=24, **drawn)
-    settings = settings.changed(target="conditional", drop=0.0)
-    far = 92  # one of the seeds that draw more than 50
-    settings = settings.changed(seed=far)
+    settings = changed(COINS, mechanism=mechanism, epsilon=1000.0, bits=24, rounds=1)
+    settings = settings.changed(target="conditional", seed=92)  # a seed that draws more than 50
     found = simulate_study(settings)
     task, data, who = settings.study.make_task(), load_data(settings.study), cohort_of(settings, 1)
     initial = task.initial_parameters()
-    updates = [task.local_update(initial, data.of(one), update_rng(far, 1, one), 1.0) for one in who.tolist()]
+    updates = [task.local_update(initial, data.of(one), update_rng(92, 1, one), 1.0) for one in who.tolist()]
     total = np.sum([clip_l2(flatten(update).astype(np.float64), 1.0) for update in updates], axis=0)
     moved = flatten(found.parameters) - flatten(initial)
     divisor = (total @ total) / (moved @ total)  # of 500 values: their noise moves it by a hundredth
@@ -318,11 +321,10 @@ def test_a_poisson_sum_is_divided_by_the_number_that_is_expected(mechanism: str)
 
 
 def test_a_round_whose_coins_draw_nobody_is_noise_alone() -> None:
-    drawn = {"participants": 90, "cohort": 4, "sampling": "poisson", "rounds": 1, "epsilon": 60.0, "adversarial": 0.0}
-    settings = changed(QUIET, mechanism="gaussian", **drawn).changed(target="conditional")
-    empty = 60
+    drawn = {"participants": 90, "population": 90, "cohort": 4, "rounds": 1, "epsilon": 60.0, "adversarial": 0.0}
+    settings = changed(COINS, mechanism="gaussian", **drawn).changed(target="conditional", seed=60)
     for one in (settings, changed(settings, mechanism="none", clip_update="geometric")):
-        found = simulate_study(one.changed(seed=empty))
+        found = simulate_study(one)
         assert (found.summary["outcome"], found.rows[0]["survivors"]) == (ROUNDS_DONE, 0)
         moved = flatten(found.parameters) - flatten(one.study.make_task().initial_parameters())
         assert np.any(moved) == one.private
@@ -331,16 +333,34 @@ def test_a_round_whose_coins_draw_nobody_is_noise_alone() -> None:
             assert found.rows[0]["exactly_below_clip"] is None
 
 
-def test_what_coins_cannot_draw_is_refused() -> None:
-    drawn = changed(QUIET, participants=400, cohort=40, sampling="poisson")
-    for wrong in ({"mechanism": "ddgauss"}, {"mechanism": "skellam"}, {"mechanism": "local-gaussian"}):
-        with pytest.raises(SimulationError, match='noise must not be made of their shares; use sampling "fixed"'):
-            changed(drawn, **wrong)
-    trusted = changed(drawn, mechanism="gaussian")
-    with pytest.raises(SimulationError, match='secagg "ideal"'):
-        trusted.changed(secagg="real")
-    with pytest.raises(SimulationError, match='use drop_law "independent"'):
-        trusted.changed(drop_law="exact")
+def test_the_figure_of_coins_depends_on_nothing_that_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that data or coins decide has no figure of its own: then it is that of all planned rounds."""
+    settings = changed(COINS, mechanism="gaussian", rounds=6).changed(target="conditional")
+    planned = settings.plan()
+    assert planned is not None
+    rows = simulate_study(settings).rows
+    assert 0 < rows[0]["epsilon_conditional"] < rows[-1]["epsilon_conditional"] == planned.epsilon_conditional
+    for stopping in (changed(settings, patience=2), settings.changed(target="coordinator")):
+        plan = stopping.plan()
+        first, *_ = simulate_study(stopping).rows
+        assert plan is not None
+        assert first["epsilon_conditional"] == plan.epsilon_conditional
+
+
+@pytest.mark.parametrize(
+    ("study", "simulation", "told"),
+    [
+        *(({"mechanism": one}, {}, 'made of their shares; use sampling "fixed"') for one in ("ddgauss", "skellam")),
+        ({"mechanism": "gaussian"}, {"secagg": "real"}, 'secagg "ideal"'),
+        ({}, {"drop": 0.1}, "use a smaller cohort, and drop 0"),
+        ({"population": 50}, {}, "population is 50, and must be 400"),
+        ({"evaluate": "participants"}, {}, "leave evaluate out"),
+        ({"task": "mean", "task_options": {"high": 9.0}}, {}, 'a statistic takes one; use sampling "fixed"'),
+    ],
+)
+def test_what_coins_cannot_draw_is_refused(study: dict[str, Any], simulation: dict[str, Any], told: str) -> None:
+    with pytest.raises(SimulationError, match=told):
+        Rounds(changed(COINS, **study).changed(**simulation))
 
 
 def test_dropouts_are_independent_or_exact() -> None:

@@ -150,6 +150,21 @@ def test_a_killed_simulation_pays_for_what_its_file_showed(file: Path, monkeypat
     assert found.summary["epsilon_coordinator"] > 1.1 * simulate_study(settings).summary["epsilon_coordinator"]
 
 
+@pytest.mark.parametrize(("sampling", "mechanism"), [("poisson", "gaussian"), ("lottery", "ddgauss")])
+def test_a_round_that_is_repeated_is_no_longer_amplified(
+    sampling: str, mechanism: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the cohort that it had. As one more round by fresh coins it would cost a fraction of what it does."""
+    drawn = {"participants": 400, "cohort": 40, "sampling": sampling, "mechanism": mechanism, "rounds": 5}
+    settings = changed(NOISY.changed(drop=0.0), max_dropout=0.1, **drawn)
+    with monkeypatch.context() as patched:
+        patched.setattr("sordino.lab.simulation.run._keep", lambda kept, saved: None)
+        interrupted(3, settings, file, checkpoint_every=2)
+    rows = simulate_study(settings, output=file, checkpoint_every=2).rows
+    assert ["epsilon_conditional" in row for row in rows] == [True, True, False, False, False]
+    assert [row["epsilon_released"] for row in rows[2:]] == [row["epsilon_coordinator"] for row in rows[2:]]
+
+
 def test_a_budget_spent_by_a_kill_ends_a_simulation(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = NOISY.changed(drop=0.0)
     with monkeypatch.context() as patched:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final, cast
 
 import numpy as np
@@ -104,6 +105,10 @@ class Rounds:
         self.learner = study.make_learner(self.task, self._here.data.test)
         if settings.evaluate_each and not getattr(self.task, "judged", ()):
             raise SimulationError(f"evaluate_each: task {self.task.name!r} has no model to evaluate; leave it out")
+        if settings.by_coins and not getattr(self.task, "judged", ()):
+            raise SimulationError(
+                'sampling "poisson" draws a number that nobody knows, and a statistic takes one; use sampling "fixed"'
+            )
         test, few = self._here.data.test, settings.evaluate_on
         order = PublicRandom(b"simulated evaluation", settings.seed).permutation(len(test)) if few else ()
         self._drawn = test.take(np.sort(order[:few])) if 0 < few < len(test) else None
@@ -176,9 +181,12 @@ class Rounds:
             "epsilon_coordinator": self.account.epsilon_coordinator(),
             "epsilon_released": self.account.epsilon_released(),
         }
-        if self.account.plan.amplified:
-            found["epsilon_conditional"] = self._conditional(self.account.plan)
-        return found
+        if not self.account.plan.amplified:
+            return found
+        # A round that is repeated after a kill has the cohort that it had: for who saw both nothing is amplified.
+        if any(again <= before for before, again in pairwise(self.charges)):
+            return found | {"epsilon_released": found["epsilon_coordinator"]}
+        return found | {"epsilon_conditional": self._conditional(self.account.plan)}
 
     def of_each(self) -> dict[str, dict[str, float]]:
         """Return quantiles over participants of what the model achieves on the examples of each."""
@@ -364,12 +372,15 @@ class Rounds:
         """Return the published figure after the rounds so far, which assumes that all were drawn independently.
 
         After few rounds the unamplified account may be smaller: it holds under no condition, so under this too. With
-        coins it isn't taken: it depends on who was drawn. The theorem binds the published figure to whole orders.
+        coins it isn't taken: it depends on who was drawn. Nor is a stop that isn't planned, for which the theorem has
+        no figure: then that of all planned rounds. The theorem binds the published figure to whole orders.
         """
         if not self.charges:
             return 0.0
         assert self.account is not None  # noqa: S101  # there is a plan
-        published = conditional_epsilon(plan, plan.noise, plan.order_conditional, len(self.charges))
+        stops = plan.target != CONDITIONAL or bool(self.settings.study.evaluation.patience)
+        rounds = plan.rounds if plan.by_coins and stops else len(self.charges)
+        published = conditional_epsilon(plan, plan.noise, plan.order_conditional, rounds)
         return published if plan.by_coins else min(self.account.epsilon_coordinator(), published)
 
 

@@ -188,21 +188,37 @@ class SimulationSettings(SimulationOptions):
             )
         if self.secagg == REAL and self.engine == RAY:
             raise ValueError('secagg "real" runs in one process; use the engine "local"')
-        sampling, mechanism = self.study.privacy.sampling, self.study.privacy.mechanism
+        sampling = self.study.privacy.sampling
         if self.target == "conditional" and sampling in ("none", "epochs"):
             raise ValueError('the target "conditional" needs sampling; use sampling "fixed" and a cohort')
-        if sampling == POISSON and (mechanism not in (GAUSSIAN, NO_NOISE) or self.secagg == REAL):
+        if sampling == POISSON:
+            self._check_coins()
+        return self
+
+    def _check_coins(self) -> None:
+        """Refuse what takes a round of a known number, or of participants that depend on one another."""
+        privacy = self.study.privacy
+        if privacy.mechanism not in (GAUSSIAN, NO_NOISE) or self.secagg == REAL:
             raise ValueError(
                 'sampling "poisson" draws any number of participants, so a round\'s noise must not be made of their '
                 'shares; use sampling "fixed", whose published figure is the same, or mechanism "gaussian" and secagg '
                 '"ideal"'
             )
-        if sampling == POISSON and self.drop and self.drop_law == EXACT:
+        if self.drop:
             raise ValueError(
-                'drop_law "exact" makes leaving depend on how many were drawn, and with sampling "poisson" each is '
-                'there or not by itself; use drop_law "independent"'
+                'with sampling "poisson" leaving by chance is the same as not being drawn; use a smaller cohort, and '
+                "drop 0"
             )
-        return self
+        if privacy.population != self.participants:
+            raise ValueError(
+                f'sampling "poisson" draws from all participants: population is {privacy.population}, and must be '
+                f"{self.participants}"
+            )
+        if self.study.evaluation.of_plan():
+            raise ValueError(
+                'sampling "poisson" draws a number that nobody knows, so evaluations of participants have no mean; '
+                "leave evaluate out"
+            )
 
     def changed(self, **values: Any) -> Self:
         """Return these settings with other values. Raises SimulationError: a value outside its range."""
