@@ -44,7 +44,6 @@ class Lstm(TorchTask):
     options: LstmOptions
     example_dtype: ClassVar[DTypeLike] = np.int32
     rows_a_block: ClassVar[int] = 32  # 26 MB of scores
-
     vectorized: ClassVar[bool] = True
 
     name = "lstm"

@@ -106,9 +106,8 @@ class TorchTask(TorchModule):
                 lambda places: self._step_together(template, start, data, rngs, places, updates), _groups(data), _alone
             )
         elif self.vectorized and self.dim <= _SMALL:
-            by_size = sorted(
-                range(len(data)), key=lambda place: len(data[place])
-            )  # those take similar numbers of steps
+            # Those of like size take about as many steps, and wait little for one another.
+            by_size = sorted(range(len(data)), key=lambda place: len(data[place]))
 
             def train_some(begin: int) -> None:
                 places = by_size[begin : begin + _SMALL_SIDE_BY_SIDE]
