@@ -15,7 +15,6 @@ from pydantic import Field, ValidationError, model_validator
 
 from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
-from mechanisms.statement import GAUSSIAN, POISSON
 from runtime.failure import InputFailure
 from runtime.settings_file import Table, explain
 from runtime.settings_keys import build, flat_values, key, settings_keys
@@ -191,12 +190,14 @@ class SimulationSettings(SimulationOptions):
         sampling = self.study.privacy.sampling
         if self.target == "conditional" and sampling in ("none", "epochs"):
             raise ValueError('the target "conditional" needs sampling; use sampling "fixed" and a cohort')
-        if sampling == POISSON:
+        if self.by_coins:
             self._check_coins()
         return self
 
     def _check_coins(self) -> None:
         """Refuse what takes a round of a known number, or of participants that depend on one another."""
+        from mechanisms.statement import GAUSSIAN
+
         privacy = self.study.privacy
         if privacy.mechanism not in (GAUSSIAN, NO_NOISE) or self.secagg == REAL:
             raise ValueError(
@@ -246,6 +247,8 @@ class SimulationSettings(SimulationOptions):
     @property
     def by_coins(self) -> bool:
         """Return whether independent coins draw each cohort: `Statement.by_coins`, also without noise."""
+        from mechanisms.statement import POISSON
+
         return self.study.privacy.sampling == POISSON
 
     def settled(self) -> SimulationSettings:
