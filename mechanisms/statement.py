@@ -238,7 +238,8 @@ class Statement:
     @property
     def by_coins(self) -> bool:
         """Whether independent coins draw each cohort. A round then holds any number; its noise and its divisor, the
-        expected number, don't depend on the draw. It needs a trusted coordinator.
+        expected number, don't depend on the draw. It needs a trusted coordinator. Source: the fixed-denominator
+        estimator of [MRTZ18].
         """
         return self.sampling == POISSON and self.mechanism == GAUSSIAN
 
