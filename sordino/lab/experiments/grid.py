@@ -37,7 +37,10 @@ EXPERIMENTS: Final = {
         "DP-FedAvg, the distributed discrete Gaussian, BLUR + LUS and AE-DPFL: accuracy against epsilon, "
         "heterogeneity, sparsity, local steps, active participants, local rate, clip and lambda; norms before "
         "clipping.",
-        ("45 to 90 minutes on two cores", "an estimated half a year on two cores: see --device and --parts"),
+        (
+            "four hours of CPU time, votes one or two more",
+            "an estimated half a year on two cores: see --device and --parts",
+        ),
         ("epsilon", "votes", "alpha", "sparsity", "steps", "active", "rates", "clips", "weights", "own-rates", "bound"),
     ),
     "bits": (
@@ -45,7 +48,7 @@ EXPERIMENTS: Final = {
         "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text; and with many "
         "participants a round.",
         (
-            "25 minutes of CPU time for images, half an hour for text; with many participants four times as much",
+            "25 minutes of CPU time for images, an hour and a half for text; with many participants four times as much",
             "an estimated two months on two cores, years for text",
         ),
         ("images", "text", "images-many", "text-many"),
@@ -53,13 +56,13 @@ EXPERIMENTS: Final = {
     "compression": (
         "Count-mean sketches, 1 to 50 times shorter than the update, under fixed and adaptive clips: accuracy against "
         "ratio and noise, and bits a parameter.",
-        ("80 minutes of CPU time", "an estimated two months on two cores"),
+        ("an hour of CPU time", "an estimated two months on two cores"),
         ("fixed", "adaptive"),
     ),
     "sampling": (
         "Who is invited to a round: all, a lottery's cohort, or an epoch's, at the same epsilon against the "
-        "coordinator.",
-        ("15 minutes of CPU time", "months on two cores, by estimate"),
+        "coordinator; and cohorts of a fixed size beside those of independent coins, with a central Gaussian.",
+        ("half an hour of CPU time", "months on two cores, by estimate"),
         (),
     ),
     "dropout": (
