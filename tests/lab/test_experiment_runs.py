@@ -515,7 +515,7 @@ def test_norms_of_layers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path))
     options = {"vocabulary": 20, "length": 5, "embedding": 3, "hidden": 4, "local_steps": 2, "client_rate": 1.0}
     tiny = {"options": options, "participants": 30, "cohort": 10, "rounds": 3, "evaluate_every": 1, "last": 1}
-    tiny |= {"clips": (1.0,), "rates": (1.0,)}
+    tiny |= {"clips": (1.0,), "rates": (0.5, 1.0)}
     monkeypatch.setitem(clipping.TEXT, SMALL, dataclasses.replace(clipping.TEXT[SMALL], **tiny))
     folder = tmp_path / "out"
     command = ("experiment", "clipping", "--parts", "layers", "--seeds", "1,2", "--workers", 1, "--output", folder)
@@ -523,11 +523,11 @@ def test_norms_of_layers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert code == 0, err
     lines = list(csv.DictReader((folder / "clipping-layers.csv").open()))
     rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    found = [row["clips"] for row in rows if row["seed"] in (1, 2)]
-    assert len(lines) == len(found[0][0]) == 8
-    for at, line in enumerate(lines):
-        for column, round_ in (("clip, first evaluation", 0), ("clip, last", -1)):
-            assert float(line[column]) == pytest.approx(np.mean([clips[round_][at] for clips in found]), rel=1e-3)
+    for rate in (0.5, 1.0):
+        found = [row["clips"][-1] for row in rows if row["labels"]["rate"] == rate]
+        assert len(found) == 2 and len(found[0]) == len(lines) == 8
+        last = [float(line[f"last clip, rate {rate:g}"]) for line in lines]
+        assert last == pytest.approx(np.mean(found, axis=0), rel=1e-9)
     assert lines[0]["values"] == str(3 * 24)
     assert (folder / "clipping-layers.svg").stat().st_size
 

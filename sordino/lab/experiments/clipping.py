@@ -76,10 +76,10 @@ TEXT: Final = {
         options={"vocabulary": 200, "embedding": 16, "hidden": 32, "local_steps": 4, "batch_size": 16},
         participants=600,
         cohort=50,
-        rounds=40,
+        rounds=80,
         epsilons=(),
-        clips=(0.3, 1.0, 3.0),
-        rates=(1.0, 3.0, 10.0),
+        clips=(1.0,),
+        rates=(0.3, 1.0, 3.0),
         evaluate_every=5,
         last=2,
     ),
@@ -105,32 +105,33 @@ def _data(request: Request, part: str) -> str:
 
 
 def _layers(pool: RunPool, request: Request, data: str) -> Outcome:
-    """Let clips by layer follow the median of the LSTM's norms, layer by layer: at the end they are those medians."""
+    """Let clips by layer follow the median of the LSTM's norms, layer by layer: at the end they are those medians.
+
+    Nothing is chosen or compared: there are runs for each client rate, from the first of the scale's clips.
+    """
     sizes = TEXT[request.scale]
     stages = Stages(pool, request.seeds, sizes.last)
     make = partial(sizes.settings, data=data, epsilon=None, server_momentum=0.9, partition=request.partition(data))
-    settings = partial(make, **RULES["quantile, by layer"])
-    choice = stages.tuned("First clip and client rate, clips by layer, no noise", sizes.start, settings)
-    taken = {name: (value,) for name, value in choice.taken().items()}
-    found = stages.results("norms by layer", taken, settings)
+    settings = partial(make, clip=sizes.clips[0], **RULES["quantile, by layer"])
+    found = stages.results("norms by layer", {"rate": sizes.rates}, settings)
     shapes = make_task(sizes.task, dict(sizes.options)).contribution_shapes
-    courses: dict[str, dict[int, list[float]]] = {name: {} for name in shapes}
-    for row in found.rows:
-        for round_, clips in zip(row.get("rounds", []), row.get("clips", []), strict=True):
-            for name, clip in zip(courses, clips, strict=True):
-                courses[name].setdefault(round_, []).append(clip)
-    means = {name: {round_: Mean.of(clips) for round_, clips in one.items()} for name, one in courses.items()}
-    body: list[list[Cell]] = []
-    for name, points in means.items():
-        ends = [points[round_] for round_ in (min(points), max(points))] if points else [None, None]
-        body.append([name, math.prod(shapes[name]), *(None if one is None else f"{one.mean:.4g}" for one in ends)])
-    columns = ("array", "values", "clip, first evaluation", "clip, last")
-    note = f"Clips that follow each layer's median norm, mean over seeds. {sizes.described(data)}, no noise."
+    body: list[list[Cell]] = [[name, math.prod(shape)] for name, shape in shapes.items()]
+    axes, losses = [], []
+    for rate in sizes.rates:
+        courses = [_course(found, (rate,), at) for at in range(len(shapes))]
+        series = [Series(name, courses[at], at, marks=False) for at, name in enumerate(shapes)]
+        axes.append(Axes(f"Client rate {rate:g}", "round", "clip", series, log_y=True, percent=False))
+        for line, course in zip(body, courses, strict=True):
+            line.append(course[max(course)] if course else None)
+        of_rate = [row["losses"][-1] for row in found.rows if row.get("losses") and labels_of(row, "rate") == (rate,)]
+        losses.append(f"{Mean.of(of_rate).mean:.2f} at {rate:g}" if of_rate else f"none at {rate:g}")
+    note = (
+        f"Clips that follow each layer's median norm, mean over seeds. {sizes.described(data)}, no noise, first clip "
+        f"{sizes.clips[0]:g} / sqrt({len(shapes)}). Loss of the last evaluation by client rate: {', '.join(losses)}."
+    )
+    columns = ("array", "values", *(f"last clip, rate {rate:g}" for rate in sizes.rates))
     table = Table("clipping-layers", "Clips by layer of an LSTM", columns, body, note)
-    series = [Series(name, points, at, marks=False) for at, (name, points) in enumerate(means.items())]
-    axes = Axes("Clips that follow each layer's median norm", "round", "clip", series, log_y=True, percent=False)
-    tables = [table, choice.table("clipping-layers-choice")]
-    return Outcome([choice.budget()], tables, [Picture("clipping-layers", [axes], note)], [choice])
+    return Outcome([], [table], [Picture("clipping-layers", axes, note, columns=len(axes))])
 
 
 def _images(pool: RunPool, request: Request, data: str) -> Outcome:
@@ -210,15 +211,10 @@ def _picture(found: Results, first: Results, sizes: ClippingSizes) -> Picture:
 
 def _clips(found: Results, sizes: ClippingSizes) -> Picture:
     """Draw the course of the flat clip from each first one."""
-    series = []
-    for at, clip in enumerate(sizes.first_clips):
-        clips: dict[int, list[float]] = {}
-        for row in found.rows:
-            if labels_of(row, *found.names) == ("quantile, flat", clip):
-                for round_, of_round in zip(row.get("rounds", []), row.get("clips", []), strict=True):
-                    clips.setdefault(round_, []).append(of_round[0])
-        points = {round_: Mean.of(values) for round_, values in clips.items()}
-        series.append(Series(f"from {clip:g}", points, at, marks=False))
+    series = [
+        Series(f"from {clip:g}", _course(found, ("quantile, flat", clip)), at, marks=False)
+        for at, clip in enumerate(sizes.first_clips)
+    ]
     axes = Axes(
         f"The flat clip that follows the median, {CONDITIONAL} {sizes.middle:g}",
         "round",
@@ -228,3 +224,13 @@ def _clips(found: Results, sizes: ClippingSizes) -> Picture:
         percent=False,
     )
     return Picture("clipping-clips", [axes], "Mean over seeds.")
+
+
+def _course(found: Results, labels: tuple[Any, ...], layer: int = 0) -> dict[float, Mean]:
+    """Return a layer's clip by evaluated round, mean over the runs that have these labels."""
+    clips: dict[float, list[float]] = {}
+    for row in found.rows:
+        if labels_of(row, *found.names) == labels:
+            for round_, of_round in zip(row.get("rounds", []), row.get("clips", []), strict=True):
+                clips.setdefault(round_, []).append(of_round[layer])
+    return {round_: Mean.of(values) for round_, values in clips.items()}
