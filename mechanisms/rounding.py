@@ -36,7 +36,7 @@ class RoundingFailed(RuntimeError):
 
 
 def _settle(excess: float, source: Keystream) -> bool:
-    """An exact Bernoulli(excess), 0 < excess < 1, for the draws that 53 bits leave open."""
+    """An exact Bernoulli(excess), 0 < excess < 1, for what a first word leaves open."""
     raw = np.empty(8, np.uint8)
     while 0.0 < excess < 1.0:
         source.fill(raw)
@@ -49,39 +49,40 @@ class _Scratch:
     """What rounding one block needs beside its input and output. Made once: fresh pages cost more than the work."""
 
     def __init__(self, size: int) -> None:
-        self.whole = np.empty(size)
-        self.excess = np.empty(size)
-        self.words = np.empty(size, np.uint64)
-        self.up = np.empty(size, np.bool_)
-        self.sure = np.empty(size, np.bool_)
+        self.scaled = np.empty(size)
+        self.words = np.empty(size, np.uint32)
+        self.low = np.empty(size, np.uint32)
 
     def round(self, values: NDArray[np.float64], source: Keystream, out: NDArray[np.int64]) -> int:
-        """Round ``values`` (m,), finite and below 2^31 in size, to a neighbouring integer in ``out``, without bias.
+        """Round ``values`` (m,), finite and below 2^31 - 1 in size, to a neighbouring integer in ``out``, without bias.
 
-        Integers stay as they are. It works on magnitudes: the fractional part of |value| is exact in floating point,
-        that of a small negative value is not. 53 random bits are compared with it as integers; the open case (chance
-        2^-53) draws on. No float generator and no rounded probability anywhere.
+        Integers stay as they are. A value v is rounded to floor(v + U), U uniform on [0, 1), which has mean v, and U is
+        drawn as far as it counts. v 2^32 is an integer q and a rest r in (-1, 1), split exactly by cutting towards
+        zero. With w, the first 32 bits of U, floor((q + w) / 2^32) is the result whatever follows, unless q + w lies at
+        an edge: where its low bits are all ones, r > 0 carries it over with chance r; where they are all zeros, r < 0
+        takes one away with chance -r. Either edge has chance 2^-32, and further bits decide. No float generator and no
+        rounded probability anywhere.
 
         Returns the exact squared norm of ``out``.
         """
         size = values.size
-        whole, excess, words = self.whole[:size], self.excess[:size], self.words[:size]
-        up, sure = self.up[:size], self.sure[:size]
-        np.abs(values, out=excess)
-        np.floor(excess, out=whole)
-        excess -= whole
-        excess *= _WORD
+        scaled, words, low = self.scaled[:size], self.words[:size], self.low[:size]
+        np.multiply(values, 2.0**32, out=scaled)  # exact, as every power of two
+        out[:] = scaled
         source.fill(words.view(np.uint8))
-        words >>= np.uint64(11)
-        excess -= words.view(np.int64)  # below 2^53: exact as doubles
-        np.greater(excess, 0.0, out=up)
-        np.greater_equal(excess, 1.0, out=sure)
-        if np.count_nonzero(up) != np.count_nonzero(sure):
-            for i in np.flatnonzero(up & ~sure):
-                up[i] = _settle(float(excess[i]), source)
-        whole += up
-        np.copysign(whole, values, out=whole)
-        out[:] = whole  # integers below 2^31 and their neighbours: exact
+        out += words
+        np.copyto(low, out, casting="unsafe")  # keeps the low 32 bits
+        low += np.uint32(1)
+        if low.min() <= 1:
+            for i in np.flatnonzero(low <= 1):
+                rest = math.modf(scaled[i])[0]
+                if low[i] == 0:
+                    out[i] += rest > 0.0 and _settle(rest, source)
+                else:
+                    out[i] -= rest < 0.0 and _settle(-rest, source)
+        out >>= 32
+        whole = scaled
+        whole[:] = out
         # A sum of squares of integers that comes out below 2^53 was exact at each step, in any order: a step that
         # was not had a result of 2^53 or more, and from there sums don't come down.
         square = float(np.dot(whole, whole))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -95,46 +96,70 @@ def test_nearest_rounding_fails_the_same_test() -> None:
 
 
 class Words:
-    """A source that plays 53-bit words."""
+    """A source that plays one word of 32 bits, then words of 53 bits."""
 
-    def __init__(self, *words: int) -> None:
-        self.left = [(word << 11).to_bytes(8, "little") for word in words]
+    def __init__(self, first: int, *others: int) -> None:
+        self.left = [first.to_bytes(4, sys.byteorder), *((word << 11).to_bytes(8, "little") for word in others)]
 
     def fill(self, out: np.ndarray) -> None:
-        out[:] = np.frombuffer(b"".join(self.left[: out.size // 8]), np.uint8)
-        del self.left[: out.size // 8]
+        out[:] = np.frombuffer(self.left.pop(0), np.uint8)
+
+
+LAST = 2**32 - 1
 
 
 @pytest.mark.parametrize(
     ("value", "words", "result"),
     [
-        (0.5, [2**52 - 1], 1),
-        (0.5, [2**52], 0),
-        (-0.5, [2**52 - 1], -1),
-        (-0.5, [2**52], 0),
-        (2.0**-53, [0], 1),
-        (2.0**-53, [1], 0),
-        # Finer than 53 bits: only word 0 leaves it open, and the next word decides by the bits that follow.
-        (2.0**-60, [1], 0),
-        (2.0**-60, [0, 2**46 - 1], 1),
-        (2.0**-60, [0, 2**46], 0),
-        (-(2.0**-60), [0, 2**46 - 1], -1),
-        (5e-324, [0] * 20 + [2**38 - 1] + [0] * 4, None),
-        (0.25 + 2.0**-54, [2**51 - 1], 1),
-        (0.25 + 2.0**-54, [2**51, 2**52 - 1], 1),
-        (0.25 + 2.0**-54, [2**51, 2**52], 0),
-        (0.25 + 2.0**-54, [2**51 + 1], 0),
+        # floor(v + U): 0.5 goes up if the first bit of U is one.
+        (0.5, [2**31 - 1], 0),
+        (0.5, [2**31], 1),
+        (-0.5, [2**31 - 1], -1),
+        (-0.5, [2**31], 0),
+        (7.25, [3 * 2**30 - 1], 7),
+        (7.25, [3 * 2**30], 8),
+        (-7.25, [2**30 - 1], -8),
+        (-7.25, [2**30], -7),
+        (2.0**-32, [LAST - 1], 0),
+        (2.0**-32, [LAST], 1),
+        (-(2.0**-32), [0], -1),
+        (-(2.0**-32), [1], 0),
+        # Finer than 32 bits: one word alone leaves it open, and the next ones decide by the bits that follow.
+        (2.0**-33, [LAST - 1], 0),
+        (2.0**-33, [LAST, 2**52 - 1], 1),
+        (2.0**-33, [LAST, 2**52], 0),
+        (-(2.0**-33), [0, 2**52 - 1], -1),
+        (-(2.0**-33), [0, 2**52], 0),
+        (-(2.0**-33), [1], 0),
+        (0.25 + 2.0**-34, [3 * 2**30 - 1, 2**51 - 1], 1),
+        (0.25 + 2.0**-34, [3 * 2**30 - 1, 2**51], 0),
+        (0.25 + 2.0**-34, [3 * 2**30], 1),
+        (-0.25 - 2.0**-34, [2**30, 2**51 - 1], -1),
+        (-0.25 - 2.0**-34, [2**30, 2**51], 0),
+        # Finer than 32 and 53 bits.
+        (2.0**-92, [LAST, 0, 2**46 - 1], 1),
+        (2.0**-92, [LAST, 0, 2**46], 0),
+        (-(2.0**-92), [0, 0, 2**46 - 1], -1),
+        # Integers have nothing to settle.
+        (3.0, [LAST], 3),
+        (-3.0, [0], -3),
+        (0.0, [LAST], 0),
+        (2.0**31 - 1 - 2.0**-21, [2**11 - 1], 2**31 - 2),
+        (2.0**31 - 1 - 2.0**-21, [2**11], 2**31 - 1),
+        (-(2.0**31) + 1 + 2.0**-21, [LAST - 2**11], -(2**31) + 1),
+        (-(2.0**31) + 1 + 2.0**-21, [LAST - 2**11 + 1], -(2**31) + 2),
     ],
 )
-def test_thresholds_are_exact_to_the_last_bit(value: float, words: list[int], result: int | None) -> None:
+def test_thresholds_are_exact_to_the_last_bit(value: float, words: list[int], result: int) -> None:
     source = Words(*words)
-    rounded = int(stochastic_round_block(np.array([value]), source)[0])
-    if result is None:
-        assert rounded in (0, 1)
-        assert len(source.left) < len(words)
-    else:
-        assert rounded == result
-        assert not source.left
+    assert int(stochastic_round_block(np.array([value]), source)[0]) == result
+    assert not source.left
+
+
+def test_the_smallest_number_is_settled_too() -> None:
+    source = Words(LAST, *[0] * 19, 2**38 - 1, *[0] * 4)
+    assert stochastic_round_block(np.array([5e-324]), source)[0] in (0, 1)
+    assert len(source.left) < 25
 
 
 def test_squared_norms_are_exact_beyond_doubles() -> None:
