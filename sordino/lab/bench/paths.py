@@ -234,10 +234,10 @@ def _encoding() -> Path:
 
     Its limit is what no implementation on numpy can leave out, each part on blocks in cache, so that no time goes
     to memory: the norm that clips (a dot product); the rotation as the additions of the fast Hadamard transform,
-    log2(d) a value, and its signs (a product); for each of the two roundings 8 bytes of keystream, a floor, a
-    comparison with the fractional part (a subtraction and a comparison), the conversion to integers and their norm;
-    the choice between the two (two products and a sum); the noise as in its own rows, of the base and of each part;
-    and for the wrap an and and the narrowing to the word.
+    log2(d) a value, and its signs (a product); for each of the two roundings 4 bytes of keystream, a scaled value
+    (a product) as an integer, their sum, cut to its upper half, and the norm (a conversion and a dot product); the
+    choice between the two (two products and a sum); the noise as in its own rows, of the base and of each part; and
+    for the wrap an and and the narrowing to the word.
     """
     dim = 1_000_000
     plan = _plan(100, dim)
@@ -247,10 +247,10 @@ def _encoding() -> Path:
     always, parts = noise_laws(plan)
     noise = _bare_noise(sum(len(law.tables) for law in (always, *parts) if law))
     one, other, out = np.full(_PLANE, 0.3), np.ones(_PLANE), np.empty(_PLANE)
-    up, whole, word = np.empty(_PLANE, np.bool_), np.ones(_PLANE, np.int64), np.empty(_PLANE, "<u4")
+    whole, word = np.ones(_PLANE, np.int64), np.empty(_PLANE, "<u4")
     mask = np.int64((1 << BITS) - 1)
     stream = Cipher(algorithms.AES(bytes(16)), modes.GCM(bytes(12))).encryptor()
-    zeros, scratch = bytes(8 * _PLANE), bytearray(8 * _PLANE + 16)
+    zeros, scratch = bytes(4 * _PLANE), bytearray(4 * _PLANE + 16)
     additions = (plan.padded_dim - 1).bit_length()
 
     def work() -> None:
@@ -260,11 +260,12 @@ def _encoding() -> Path:
             np.add(one, other, out=out)
         for _ in range(ALWAYS_DRAWN):
             stream.update_into(zeros, scratch)
-            np.floor(one, out=out)
-            np.subtract(one, out, out=out)
-            np.greater(out, one, out=up)
+            np.multiply(one, other, out=out)
             whole[:] = out
-            np.dot(whole, whole)
+            np.add(whole, word, out=whole)
+            np.right_shift(whole, 32, out=whole)
+            out[:] = whole
+            np.dot(out, out)
             np.multiply(whole, 1, out=whole)
         np.add(whole, whole, out=whole)
         np.bitwise_and(whole, mask, out=whole)
@@ -273,7 +274,7 @@ def _encoding() -> Path:
     return Path(
         "encode",
         f"encode d = {dim:,}: clip, rotate, round, Skellam noise, wrap",
-        f"its norms, {additions} additions, two roundings with 8 bytes of keystream each, noise and wrap, in cache",
+        f"its norms, {additions} additions, two roundings with 4 bytes of keystream each, noise and wrap, in cache",
         "ns/value",
         _timed(lambda: encoder.encode(update, os.urandom), 1e9 / dim),
         lambda: seconds_each(work) / _PLANE * 1e9 + noise(),
