@@ -149,12 +149,12 @@ class NumpyClassifier(NumpyTask):
             for block, scores in self._scored(parameters, data.features):
                 labels = data.labels[block]
                 counted = self.counted(labels)
-                correct += int(np.count_nonzero((scores.argmax(axis=-1) == labels) & counted))
-                judged += int(np.count_nonzero(counted))
+                scores, labels = scores[counted], labels[counted]
+                correct += int(np.count_nonzero(scores.argmax(axis=-1) == labels))
+                judged += len(labels)
                 scores = scores.astype(np.float64) - scores.max(axis=-1, keepdims=True)
-                of_labels = np.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
-                logs = np.log(np.exp(scores).sum(axis=-1)) - of_labels
-                loss += float(logs[counted].sum())
+                of_labels = np.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]
+                loss += float((np.log(np.exp(scores).sum(axis=-1)) - of_labels).sum())
         if not judged:
             raise ValueError("nothing to evaluate on: the data set has no examples that count")
         return {"accuracy": correct / judged, "loss": loss / judged}

@@ -525,7 +525,8 @@ def test_norms_of_layers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     for rate in (0.5, 1.0):
         found = [row["clips"][-1] for row in rows if row["labels"]["rate"] == rate]
-        assert len(found) == 2 and len(found[0]) == len(lines) == 8
+        assert len(found) == 2
+        assert len(found[0]) == len(lines) == 8
         last = [float(line[f"last clip, rate {rate:g}"]) for line in lines]
         assert last == pytest.approx(np.mean(found, axis=0), rel=1e-9)
     assert lines[0]["values"] == str(3 * 24)

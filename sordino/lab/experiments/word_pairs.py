@@ -18,7 +18,7 @@ from learning.local_training import Arrays
 from learning.parameters import Parameters
 from learning.public_random import PublicRandom
 from learning.tasks.inputs import WordOptions, check_words
-from learning.tasks.numpy_task import NumpyClassifier, cross_entropy_slopes
+from learning.tasks.numpy_task import NumpyClassifier
 
 NAME: Final = "sordino.lab.experiments.word_pairs:WordPairs"
 
@@ -75,25 +75,32 @@ class WordPairs(NumpyClassifier):
     def slopes(
         self, model: Arrays, inputs: NDArray[Any], labels: NDArray[np.int64], counted: NDArray[np.bool_] | None
     ) -> Arrays:
-        """As `NumpyTask.slopes`; the mean is over the positions whose label is a word of the vocabulary."""
-        leading = inputs.shape[:-2]
-        words = inputs.reshape(*leading, -1).astype(np.int64)
-        targets = labels.reshape(words.shape)
-        real = self.counted(targets)
+        """As `NumpyTask.slopes`; the mean is over the positions whose label is a word of the vocabulary.
+
+        Scores depend on the word before alone, so there is one row for each that occurs. Participants side by side are
+        computed one after the other: the scores of one stay in the cache.
+        """
+        if inputs.ndim > 2:
+            counts = [None] * len(inputs) if counted is None else list(counted)
+            models = [{name: array[at] for name, array in model.items()} for at in range(len(inputs))]
+            each = [self.slopes(*one) for one in zip(models, inputs, labels, counts, strict=True)]
+            return {name: np.stack([one[name] for one in each]) for name in model}
+        real = self.counted(labels)
         if counted is not None:
-            real &= np.repeat(counted, inputs.shape[-1], axis=-1)
-        rows = words.reshape(-1, words.shape[-1])  # one line a participant, or one
-        shape = self.contribution_shapes["words"]
-        table = model["words"].reshape(len(rows), *shape)
-        known = np.take_along_axis(table, rows[..., None], axis=1).reshape(*words.shape, -1)
-        scores = known @ model["next"] + model["bias"][..., None, :]
-        scores = cross_entropy_slopes(scores, targets, real)
-        back = scores @ model["next"].swapaxes(-1, -2)
-        return {
-            "words": _scattered(rows, back, *shape).reshape(*leading, *shape),
-            "next": known.swapaxes(-1, -2) @ scores,
-            "bias": scores.sum(axis=-2),
-        }
+            real &= counted[:, None]
+        words, places = np.unique(inputs[real], return_inverse=True)
+        classes = len(model["bias"])
+        pairs = np.bincount(places * classes + labels[real], minlength=len(words) * classes).reshape(-1, classes)
+        known = model["words"][words]
+        scores = known @ model["next"] + model["bias"]
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores *= (pairs.sum(axis=-1) / scores.sum(axis=-1)).astype(scores.dtype)[:, None]
+        scores -= pairs
+        scores /= max(len(places), 1)
+        of_words = np.zeros_like(model["words"])
+        of_words[words] = scores @ model["next"].T
+        return {"words": of_words, "next": known.T @ scores, "bias": scores.sum(axis=0)}
 
     def counted(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Words of the vocabulary."""
@@ -101,12 +108,3 @@ class WordPairs(NumpyClassifier):
 
     def check(self, data: Dataset) -> None:
         check_words(data, self.options.length, self.classes)
-
-
-def _scattered(rows: NDArray[np.int64], values: NDArray[np.floating], words: int, size: int) -> NDArray[np.floating]:
-    """Sum of the values at each word: (participants, M) and (participants, M, size) to (participants, words, size)."""
-    count = len(rows)
-    places = (rows + words * np.arange(count)[:, None]).ravel()
-    flat = values.reshape(-1, size)
-    sums = [np.bincount(places, flat[:, at], minlength=count * words) for at in range(size)]
-    return np.stack(sums, axis=-1).astype(values.dtype).reshape(count, words, size)
