@@ -25,7 +25,8 @@ MOST_TRIES: Final = 1000
 ALWAYS_DRAWN: Final = 2
 # sqrt of the largest squared norm that is added up in int64 with room to spare.
 LARGEST_NORM: Final = 2.0**31
-"""Above it a vector is refused. Plans keep below `LARGEST_PLANNED_NORM`, so that no clipped update comes near."""
+"""Above it a vector is refused; values must be below 2^31 - 1, too, so that sums in `_Scratch.round` don't overflow.
+Plans keep below `LARGEST_PLANNED_NORM`, so that no clipped update comes near."""
 LARGEST_PLANNED_NORM: Final = LARGEST_NORM * (1 - 2.0**-20)
 _BLOCK: Final = 1 << 15
 _WORD: Final = 2.0**53
@@ -35,14 +36,18 @@ class RoundingFailed(RuntimeError):
     """No rounding met the norm bound. The vector must not be sent."""
 
 
-def _settle(excess: float, source: Keystream) -> bool:
-    """An exact Bernoulli(excess), 0 < excess < 1, for what a first word leaves open."""
+def _settle(chance: float, source: Keystream) -> bool:
+    """An exact Bernoulli(chance), chance < 1, for what a first word leaves open; never for 0 or less.
+
+    A word is drawn in any case, so that the time doesn't tell whether there is a rest.
+    """
     raw = np.empty(8, np.uint8)
-    while 0.0 < excess < 1.0:
+    while True:
         source.fill(raw)
         word = int.from_bytes(raw.tobytes(), "little") >> 11
-        excess = excess * _WORD - word  # exact: a power of two, then neighbours of like size
-    return excess > 0.0
+        chance = chance * _WORD - word  # exact: a power of two, then neighbours of like size
+        if not 0.0 < chance < 1.0:
+            return chance > 0.0
 
 
 class _Scratch:
@@ -57,7 +62,7 @@ class _Scratch:
         """Round ``values`` (m,), finite and below 2^31 - 1 in size, to a neighbouring integer in ``out``, without bias.
 
         Integers stay as they are. A value v is rounded to floor(v + U), U uniform on [0, 1), which has mean v, and U is
-        drawn as far as it counts. v 2^32 is an integer q and a rest r in (-1, 1), split exactly by cutting towards
+        drawn as far as needed. v 2^32 is an integer q and a rest r in (-1, 1), split exactly by cutting towards
         zero. With w, the first 32 bits of U, floor((q + w) / 2^32) is the result whatever follows, unless q + w lies at
         an edge: where its low bits are all ones, r > 0 carries it over with chance r; where they are all zeros, r < 0
         takes one away with chance -r. Either edge has chance 2^-32, and further bits decide. No float generator and no
@@ -77,9 +82,9 @@ class _Scratch:
             for i in np.flatnonzero(low <= 1):
                 rest = math.modf(scaled[i])[0]
                 if low[i] == 0:
-                    out[i] += rest > 0.0 and _settle(rest, source)
+                    out[i] += _settle(rest, source)
                 else:
-                    out[i] -= rest < 0.0 and _settle(-rest, source)
+                    out[i] -= _settle(-rest, source)
         out >>= 32
         whole = scaled
         whole[:] = out

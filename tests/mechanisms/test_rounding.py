@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from mechanisms.clipping import clip_l2
 from mechanisms.privacy_curves import rounded_l2_bound
 from mechanisms.randomness import Keystream, RandomBytes
-from mechanisms.rounding import RoundingFailed, _Scratch, conditional_round, squared_norm
+from mechanisms.rounding import RoundingFailed, _Scratch, conditional_round, conditional_round_rows, squared_norm
 from tests.mechanisms.conftest import keyed
 
 VECTORS = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50))
@@ -96,10 +95,10 @@ def test_nearest_rounding_fails_the_same_test() -> None:
 
 
 class Words:
-    """A source that plays one word of 32 bits, then words of 53 bits."""
+    """A source that plays words of 32 bits, one for each value, then words of 53 bits."""
 
-    def __init__(self, first: int, *others: int) -> None:
-        self.left = [first.to_bytes(4, sys.byteorder), *((word << 11).to_bytes(8, "little") for word in others)]
+    def __init__(self, first: list[int], others: list[int]) -> None:
+        self.left = [np.array(first, np.uint32).tobytes(), *((word << 11).to_bytes(8, "little") for word in others)]
 
     def fill(self, out: np.ndarray) -> None:
         out[:] = np.frombuffer(self.left.pop(0), np.uint8)
@@ -111,19 +110,19 @@ LAST = 2**32 - 1
 @pytest.mark.parametrize(
     ("value", "words", "result"),
     [
-        # floor(v + U): 0.5 goes up if the first bit of U is one.
-        (0.5, [2**31 - 1], 0),
-        (0.5, [2**31], 1),
-        (-0.5, [2**31 - 1], -1),
-        (-0.5, [2**31], 0),
-        (7.25, [3 * 2**30 - 1], 7),
-        (7.25, [3 * 2**30], 8),
-        (-7.25, [2**30 - 1], -8),
-        (-7.25, [2**30], -7),
-        (2.0**-32, [LAST - 1], 0),
-        (2.0**-32, [LAST], 1),
-        (-(2.0**-32), [0], -1),
-        (-(2.0**-32), [1], 0),
+        # floor(v + U): 0.5 goes up if the first bit of U is one. At either edge a further word is drawn.
+        (0.5, [2**31 - 1, 0], 0),
+        (0.5, [2**31, 0], 1),
+        (-0.5, [2**31 - 1, 0], -1),
+        (-0.5, [2**31, 0], 0),
+        (7.25, [3 * 2**30 - 1, 0], 7),
+        (7.25, [3 * 2**30, 0], 8),
+        (-7.25, [2**30 - 1, 0], -8),
+        (-7.25, [2**30, 0], -7),
+        (2.0**-32, [LAST - 1, 0], 0),
+        (2.0**-32, [LAST, 0], 1),
+        (-(2.0**-32), [0, 0], -1),
+        (-(2.0**-32), [1, 0], 0),
         # Finer than 32 bits: one word alone leaves it open, and the next ones decide by the bits that follow.
         (2.0**-33, [LAST - 1], 0),
         (2.0**-33, [LAST, 2**52 - 1], 1),
@@ -131,35 +130,61 @@ LAST = 2**32 - 1
         (-(2.0**-33), [0, 2**52 - 1], -1),
         (-(2.0**-33), [0, 2**52], 0),
         (-(2.0**-33), [1], 0),
+        # The edge on a value's other side changes nothing.
+        (-(2.0**-33), [LAST, 0], 0),
+        (2.0**-33, [0, 0], 0),
+        # Rests above 1/2: cut towards zero, not to the nearest.
+        (0.75 * 2.0**-32, [LAST - 1], 0),
+        (0.75 * 2.0**-32, [LAST, 3 * 2**51 - 1], 1),
+        (0.75 * 2.0**-32, [LAST, 3 * 2**51], 0),
+        (-0.75 * 2.0**-32, [0, 3 * 2**51 - 1], -1),
+        (-0.75 * 2.0**-32, [0, 3 * 2**51], 0),
         (0.25 + 2.0**-34, [3 * 2**30 - 1, 2**51 - 1], 1),
         (0.25 + 2.0**-34, [3 * 2**30 - 1, 2**51], 0),
-        (0.25 + 2.0**-34, [3 * 2**30], 1),
+        (0.25 + 2.0**-34, [3 * 2**30, 0], 1),
         (-0.25 - 2.0**-34, [2**30, 2**51 - 1], -1),
         (-0.25 - 2.0**-34, [2**30, 2**51], 0),
         # Finer than 32 and 53 bits.
         (2.0**-92, [LAST, 0, 2**46 - 1], 1),
         (2.0**-92, [LAST, 0, 2**46], 0),
         (-(2.0**-92), [0, 0, 2**46 - 1], -1),
-        # Integers have nothing to settle.
-        (3.0, [LAST], 3),
-        (-3.0, [0], -3),
-        (0.0, [LAST], 0),
-        (2.0**31 - 1 - 2.0**-21, [2**11 - 1], 2**31 - 2),
-        (2.0**31 - 1 - 2.0**-21, [2**11], 2**31 - 1),
-        (-(2.0**31) + 1 + 2.0**-21, [LAST - 2**11], -(2**31) + 1),
-        (-(2.0**31) + 1 + 2.0**-21, [LAST - 2**11 + 1], -(2**31) + 2),
+        (5e-324, [LAST, *[0] * 19, 2**18 - 1], 1),
+        (5e-324, [LAST, *[0] * 19, 2**18], 0),
+        # Integers have no rest.
+        (3.0, [LAST, 0], 3),
+        (-3.0, [0, 0], -3),
+        (0.0, [LAST, 0], 0),
+        (2.0**31 - 1 - 2.0**-21, [2**11 - 1, 0], 2**31 - 2),
+        (2.0**31 - 1 - 2.0**-21, [2**11, 0], 2**31 - 1),
+        (-(2.0**31) + 1 + 2.0**-21, [LAST - 2**11, 0], -(2**31) + 1),
+        (-(2.0**31) + 1 + 2.0**-21, [LAST - 2**11 + 1, 0], -(2**31) + 2),
     ],
 )
 def test_thresholds_are_exact_to_the_last_bit(value: float, words: list[int], result: int) -> None:
-    source = Words(*words)
+    source = Words(words[:1], words[1:])
     assert int(stochastic_round_block(np.array([value]), source)[0]) == result
     assert not source.left
 
 
-def test_the_smallest_number_is_settled_too() -> None:
-    source = Words(LAST, *[0] * 19, 2**38 - 1, *[0] * 4)
-    assert stochastic_round_block(np.array([5e-324]), source)[0] in (0, 1)
-    assert len(source.left) < 25
+def test_each_edge_is_settled_at_its_own_place() -> None:
+    source = Words([0, LAST, 5, 0], [2**52 - 1, 2**51 - 1])
+    values = np.array([0.5, 2.0**-33, 0.25, -(2.0**-34)])
+    assert stochastic_round_block(values, source).tolist() == [0, 1, 0, -1]
+    assert not source.left
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_values_whose_sum_with_a_word_would_overflow_are_refused(several: bool) -> None:
+    def rounded(value: float) -> np.ndarray:
+        if several:
+            return conditional_round_rows(np.array([[value]]), 2**62, key_source(1))[0]
+        return conditional_round(np.array([value]), 2**62, key_source(1))
+
+    for sign in (1, -1):
+        assert abs(rounded(sign * (2.0**31 - 1 - 2.0**-22))[0]) in (2**31 - 2, 2**31 - 1)
+        for value in (2.0**31 - 1, 2.0**31 - 0.5):
+            with pytest.raises(RoundingFailed, match="too long"):
+                rounded(sign * value)
 
 
 def test_squared_norms_are_exact_beyond_doubles() -> None:
