@@ -54,7 +54,11 @@ def layers_in(values: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
 
 
 def clip_layers(
-    vector: NDArray[np.floating[Any]], sizes: Sequence[int], clips: Sequence[float], scales: Sequence[float]
+    vector: NDArray[np.floating[Any]],
+    sizes: Sequence[int],
+    clips: Sequence[float],
+    scales: Sequence[float],
+    out: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Clip each layer to its own ball, then divide it by its own scale.
 
@@ -66,15 +70,16 @@ def clip_layers(
         sizes: coordinates of each layer, >= 1, together d.
         clips: > 0, data units, one for each layer.
         scales: > 0, data units per unit of the result, one for each layer.
+        out: where the result is written, (d,); None makes a new array.
 
-    Returns (scaled, norms): (d,) float64, a new array; and (layers,) float64, the norms before clipping, in data units
+    Returns (scaled, norms): (d,) float64; and (layers,) float64, the norms before clipping, in data units
     (infinite only beyond the largest double). A layer of zeros stays zero.
 
     Raises ValueError: lengths that don't match, a clip or scale that is not positive and finite, a quotient of the two
     beyond floating point, or a value that is infinite or not a number.
     """
     _check_layers(vector.shape, sizes, clips, scales)
-    scaled = np.empty(vector.shape[0])
+    scaled = np.empty(vector.shape[0]) if out is None else out
     norms = np.empty(len(sizes))
     layers = zip(layers_in(scaled, sizes), layers_in(vector, sizes), clips, scales, strict=True)
     for index, (layer, given, clip, scale) in enumerate(layers):
@@ -85,19 +90,25 @@ def clip_layers(
 
 
 def clip_rows(
-    rows: NDArray[np.floating[Any]], sizes: Sequence[int], clips: Sequence[float], scales: Sequence[float]
+    rows: NDArray[np.floating[Any]],
+    sizes: Sequence[int],
+    clips: Sequence[float],
+    scales: Sequence[float],
+    out: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(n, d) -> (n, d) and (n, layers): `clip_layers` of each row, up to rounding."""
     _check_layers(rows.shape[1:], sizes, clips, scales)
-    scaled = rows.astype(np.float64)
+    scaled = np.empty(rows.shape) if out is None else out
+    scaled[:] = rows
     norms = np.empty((len(rows), len(sizes)))
     for index, layer in enumerate(layers_in(scaled, sizes)):
         with np.errstate(over="ignore", invalid="ignore"):
             np.einsum("ij,ij->i", layer, layer, out=norms[:, index])
     ordinary = np.all((norms > 1e-200) & (norms < 1e200)) and all(1e-200 < one < 1e200 for one in (*clips, *scales))
     if not ordinary:
-        each = [clip_layers(row, sizes, clips, scales) for row in rows]
-        return np.stack([one for one, _ in each]), np.stack([norm for _, norm in each])
+        for row, clipped, norm in zip(rows, scaled, norms, strict=True):
+            norm[:] = clip_layers(row, sizes, clips, scales, clipped)[1]
+        return scaled, norms
     np.sqrt(norms, out=norms)
     for layer, norm, clip, scale in zip(layers_in(scaled, sizes), norms.T, clips, scales, strict=True):
         layer *= np.where(norm <= clip * HAIR, 1 / scale, clip / scale * HAIR / norm)[:, None]

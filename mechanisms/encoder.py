@@ -173,7 +173,8 @@ class Encoder:
             raise ValueError(f"the plan has {self.plan.noise_parts} parts of noise, not {len(noise_seeds)}")
         stand_in = np.ones(self.plan.dim, np.float32)  # encoded, and then left out, where there is no update
         with np.errstate(all="ignore"):  # a task may have told numpy to raise
-            rotated = self.rotation.forward(self._clipped(stand_in if update is None else update, metrics))
+            rotated = self._clipped(stand_in if update is None else update, metrics)
+            self.rotation.rotate(rotated)
             rotated *= 1 / self.granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
@@ -205,11 +206,12 @@ class Encoder:
             values = checked_update(updates, (len(updates), self.plan.dim))
             if self._sketch is not None:
                 values = self._sketch.encode_many(values)
-            scaled, norms = clip_rows(values, self.plan.clipping.layers, self.clips, self.scales)
-            if self.plan.appended:
-                more = [self.appended(*one) for one in zip(norms, figures, strict=True)]
-                scaled = np.concatenate((scaled, more), axis=1)
-            rotated = self.rotation.forward_rows(scaled)
+            rotated = np.zeros((len(updates), self.plan.padded_dim))
+            size = values.shape[1]
+            _, norms = clip_rows(values, self.plan.clipping.layers, self.clips, self.scales, rotated[:, :size])
+            for row, *one in zip(rotated, norms, figures, strict=True):
+                row[size : self.plan.coded_dim] = self.appended(*one)
+            self.rotation.rotate(rotated)
             rotated *= 1 / self.granularity
             rounded = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
             return self._noised(rounded.reshape(-1), random_bytes).reshape(rounded.shape)
@@ -244,12 +246,14 @@ class Encoder:
         return values.astype(self._dtype)
 
     def _clipped(self, update: NDArray[Any], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
-        """(coded_dim,) float64, of norm at most the plan's `encoder_clip`, in proportion to these clips."""
+        """(padded_dim,) float64 of norm at most `Plan.encoder_clip`, in proportion to these clips; then zeros."""
         values = checked_update(update, (self.plan.dim,))
         if self._sketch is not None:
             values = self._sketch.encode(values)
-        scaled, norms = clip_layers(values, self.plan.clipping.layers, self.clips, self.scales)
-        return np.concatenate((scaled, self.appended(norms, metrics))) if self.plan.appended else scaled
+        coded = np.zeros(self.plan.padded_dim)
+        _, norms = clip_layers(values, self.plan.clipping.layers, self.clips, self.scales, coded[: values.size])
+        coded[values.size : self.plan.coded_dim] = self.appended(norms, metrics)
+        return coded
 
     def appended(self, norms: NDArray[np.float64], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """What stands behind a clipped update before it is rotated: (`Plan.appended`,) clip bits, then the evaluation.

@@ -163,26 +163,26 @@ class Rotation:
             raise ValueError(f"expected {self.dim} values")
         rotated = np.zeros(self.padded_dim)
         rotated[: self.dim] = vector
-        for first, signs in self._blocks:
-            _transform(rotated[first : first + self.block_dim], self.block_dim, signs)
+        self.rotate(rotated)
         return rotated
 
-    def forward_rows(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """(n, dim) -> (n, padded_dim) float64: `forward` of each row, up to the order of additions."""
-        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
-            raise ValueError(f"expected rows of {self.dim} values")
-        if self.block_dim > _CACHED:  # a row is more than goes through the cache at once
-            rows = [self.forward(vector) for vector in vectors]
-            return np.stack(rows) if len(rows) > 1 else rows[0][None]
-        rotated = np.zeros((len(vectors), self.padded_dim))
-        rotated[:, : self.dim] = vectors
+    def rotate(self, padded: NDArray[np.float64]) -> None:
+        """`forward` in place: (padded_dim,) with zeros from ``dim`` on, or each row of (n, padded_dim); contiguous.
+
+        Several short rows go through the cache together, which changes the order of additions.
+        """
+        rows = padded.reshape(-1, self.padded_dim)
+        if len(rows) == 1 or self.block_dim > _CACHED:
+            for row in rows:
+                for first, packed in self._blocks:
+                    _transform(row[first : first + self.block_dim], self.block_dim, packed)
+            return
         scale = 1 / math.sqrt(self.block_dim)
         for first, signs in self.signs():
-            source = rotated[:, first : first + self.block_dim] * signs
+            source = rows[:, first : first + self.block_dim] * signs
             source *= scale
             _transform(source.reshape(-1), self.block_dim)
-            rotated[:, first : first + self.block_dim] = source
-        return rotated
+            rows[:, first : first + self.block_dim] = source
 
     def inverse(self, rotated: NDArray[np.floating[Any] | np.int64]) -> NDArray[np.float64]:
         """(padded_dim,) -> (dim,) float64: undo `forward`, drop the padding."""
