@@ -48,7 +48,7 @@ EXPERIMENTS: Final = {
         "Gaussian at the same noise and at the same epsilon, on images and on the next word of a text; and with many "
         "participants a round.",
         (
-            "25 minutes of CPU time for images, an hour and a half for text; with many participants four times as much",
+            "25 minutes of CPU time for images, half an hour for text; with many participants four times as much",
             "an estimated two months on two cores, years for text",
         ),
         ("images", "text", "images-many", "text-many"),
