@@ -79,7 +79,7 @@ TEXT: Final = {
         rounds=60,
         epsilons=(),
         clips=(1.0,),
-        rates=(0.3, 1.0, 3.0),
+        rates=(0.3, 1.0),
         evaluate_every=5,
         last=2,
     ),
