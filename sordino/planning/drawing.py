@@ -236,4 +236,5 @@ def _fill(place: Any, axes: Axes, *, named: bool) -> None:
         place.set_ylabel(axes.y)
     place.grid(True, which="major", color=GRID, linewidth=0.8)
     bare(place, "top", "right")
-    place.legend(fontsize=8.5, loc="best", handlelength=2.4)
+    if place.get_legend_handles_labels()[1]:
+        place.legend(fontsize=8.5, loc="best", handlelength=2.4)

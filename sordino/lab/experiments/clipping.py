@@ -119,7 +119,8 @@ def _layers(pool: RunPool, request: Request, data: str) -> Outcome:
     axes, losses = [], []
     for rate in sizes.rates:
         courses = [_course(found, (rate,), at) for at in range(len(shapes))]
-        series = [Series(name, courses[at], at, marks=False) for at, name in enumerate(shapes)]
+        named = not axes  # once, where both have the same colours
+        series = [Series(name if named else "", courses[at], at, marks=False) for at, name in enumerate(shapes)]
         axes.append(Axes(f"Client rate {rate:g}", "round", "clip", series, log_y=True, percent=False))
         for line, course in zip(body, courses, strict=True):
             line.append(course[max(course)] if course else None)
