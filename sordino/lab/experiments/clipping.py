@@ -116,7 +116,8 @@ def _layers(pool: RunPool, request: Request, data: str) -> Outcome:
     found = stages.results("norms by layer", {"rate": sizes.rates}, settings)
     shapes = make_task(sizes.task, dict(sizes.options)).contribution_shapes
     body: list[list[Cell]] = [[name, math.prod(shape)] for name, shape in shapes.items()]
-    axes, losses = [], []
+    axes: list[Axes] = []
+    losses = []
     for rate in sizes.rates:
         courses = [_course(found, (rate,), at) for at in range(len(shapes))]
         named = not axes  # once, where both have the same colours
