@@ -59,7 +59,7 @@ def work(monkeypatch: pytest.MonkeyPatch, encode: Callable[[Encoder], Any], *, r
     encoder = Encoder(PLAN, b"s" * 32)
     with monkeypatch.context() as patch:
         watch(mechanisms.encoder, "clip_layers", lambda vector, *_: vector.size)
-        watch(Rotation, "forward", lambda _, vector: vector.size)
+        watch(Rotation, "rotate", lambda _, padded: padded.size)
         watch(_Scratch, "round_all", lambda _, values, *__: values.size)
         watch(Encoder, "_noised", lambda _, values, *__: values.size)
         encode(encoder)
