@@ -170,7 +170,11 @@ class Rotation:
         """`forward` in place: (padded_dim,) with zeros from ``dim`` on, or each row of (n, padded_dim); contiguous.
 
         Several short rows go through the cache together, which changes the order of additions.
+
+        Raises ValueError: rows of another length, or not contiguous, which couldn't be rotated in place.
         """
+        if padded.shape[-1:] != (self.padded_dim,) or not padded.flags.c_contiguous:
+            raise ValueError(f"expected contiguous rows of {self.padded_dim} values")
         rows = padded.reshape(-1, self.padded_dim)
         if len(rows) == 1 or self.block_dim > _CACHED:
             for row in rows:

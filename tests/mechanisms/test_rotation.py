@@ -109,6 +109,9 @@ def test_bad_input_is_refused() -> None:
         rotation.forward(np.zeros(8))
     with pytest.raises(ValueError):
         rotation.inverse(np.zeros(5))
+    for wrong in (np.zeros(5), np.zeros((2, 5)), np.zeros((2, 16))[:, :8]):  # the last would rotate a copy
+        with pytest.raises(ValueError, match="contiguous rows of 8"):
+            rotation.rotate(wrong)
 
 
 @given(st.one_of(st.integers(1, 20_000), st.integers(10_000, 1 << 34)))
