@@ -111,6 +111,17 @@ def coded_stddev(plan: Plan, survivors: int, clips: Sequence[float], silent: int
     return math.sqrt(variance) * plan.granularity_at(clips) / survivors
 
 
+class Room:
+    """Memory in which `Encoder.encode_many` works, for calls with up to ``rows`` updates of a plan, one at a time.
+
+    Fresh pages cost long updates a fifth of their time.
+    """
+
+    def __init__(self, plan: Plan, rows: int) -> None:
+        self.rotated = np.empty((rows, plan.padded_dim))
+        self.rounded = np.empty((rows, plan.padded_dim), np.int64)
+
+
 class Encoder:
     """Encode updates and decode sums of one attempt.
 
@@ -178,10 +189,14 @@ class Encoder:
             rotated *= 1 / self.granularity
             limit, keep = self.plan.squared_norm_limit, update is not None
             rounded = conditional_round(rotated, limit, random_bytes, keep=keep)
-            return self._noised(rounded, random_bytes, noise_seeds)
+            return self._noised(rounded, random_bytes, noise_seeds).astype(self._dtype)
 
     def encode_many(
-        self, updates: NDArray[Any], random_bytes: RandomBytes, metrics: Sequence[HeldOutMetrics] | None = None
+        self,
+        updates: NDArray[Any],
+        random_bytes: RandomBytes,
+        metrics: Sequence[HeldOutMetrics] | None = None,
+        room: Room | None = None,
     ) -> Words:
         """`encode` of several participants' updates at once, for simulations: the same law, each with its own noise.
 
@@ -193,9 +208,10 @@ class Encoder:
             updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
             random_bytes: 64 bytes are drawn in all.
             metrics: as ``encode`` takes them, one for each row.
+            room: where the words lie then, until its next call.
 
-        Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
-        order of additions in norm and rotation.
+        Returns (n, padded_dim) words, with ``room`` of uint64. From the same random bytes a single row's are those of
+        ``encode``, up to the order of additions in norm and rotation.
 
         Raises InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any; nothing may be used then.
         """
@@ -206,15 +222,18 @@ class Encoder:
             values = checked_update(updates, (len(updates), self.plan.dim))
             if self._sketch is not None:
                 values = self._sketch.encode_many(values)
-            rotated = np.zeros((len(updates), self.plan.padded_dim))
-            size = values.shape[1]
+            count, size = values.shape
+            taken = room or Room(self.plan, count)
+            rotated, rounded = taken.rotated[:count], taken.rounded[:count]
+            rotated[:, size:] = 0
             _, norms = clip_rows(values, self.plan.clipping.layers, self.clips, self.scales, rotated[:, :size])
             for row, *one in zip(rotated, norms, figures, strict=True):
                 row[size : self.plan.coded_dim] = self.appended(*one)
             self.rotation.rotate(rotated)
             rotated *= 1 / self.granularity
-            rounded = conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes)
-            return self._noised(rounded.reshape(-1), random_bytes).reshape(rounded.shape)
+            conditional_round_rows(rotated, self.plan.squared_norm_limit, random_bytes, out=rounded)
+            words = self._noised(rounded.reshape(-1), random_bytes).reshape(rounded.shape)
+            return words if room else words.astype(self._dtype)
 
     def without_surplus(self, total: Words, survivors: int, revealed: Iterable[Sequence[bytes]]) -> Words:
         """A sum without the noise that its survivors have taken back: a new array.
@@ -236,14 +255,17 @@ class Encoder:
         surplus &= self._mask
         return surplus.astype(self._dtype)
 
-    def _noised(self, values: NDArray[np.int64], random_bytes: RandomBytes, noise_seeds: Sequence[bytes] = ()) -> Words:
+    def _noised(
+        self, values: NDArray[np.int64], random_bytes: RandomBytes, noise_seeds: Sequence[bytes] = ()
+    ) -> NDArray[np.uint64]:
+        """Add one noise share to ``values`` and wrap them, in place."""
         if self._noise is not None:
             self._noise.add(values, random_bytes)
         for number, part in enumerate(self._parts):
             if not self._left_out >> number & 1:
                 part.add(values, _keyed_by(noise_seeds[number]) if noise_seeds else random_bytes)
         values &= self._mask  # two's complement: the residue in [0, 2^bits)
-        return values.astype(self._dtype)
+        return values.view(np.uint64)
 
     def _clipped(self, update: NDArray[Any], metrics: HeldOutMetrics = NO_METRICS) -> NDArray[np.float64]:
         """(padded_dim,) float64 of norm at most `Plan.encoder_clip`, in proportion to these clips; then zeros."""

@@ -40,6 +40,8 @@ _RADIX_BITS: Final = 5
 _CACHED: Final = 1 << 15
 # Coordinates of one step through the upper bits.
 _STRIPE: Final = 1 << 16
+# The eight signs of each byte of a stream.
+_SIGNS: Final = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), -1.0, 1.0)
 
 ROTATIONS: Final = ("hadamard", "hadamard-blocks")
 
@@ -87,9 +89,25 @@ def _hadamard(bits: int) -> NDArray[np.float64]:
     return matrix
 
 
-def _transform(result: NDArray[np.float64], block_dim: int, packed: NDArray[np.uint8] | None = None) -> None:
+class _Signs:
+    """The diagonal D / sqrt(block_dim) of one block. Its signs stay packed: doubles would be 64 times longer."""
+
+    def __init__(self, packed: NDArray[np.uint8], block_dim: int) -> None:
+        self._packed, self._scaled = packed, _SIGNS * (1 / math.sqrt(block_dim))
+
+    def of(self, start: int, size: int) -> NDArray[np.float64]:
+        """(size,) of its entries, from ``start`` on, a multiple of 8."""
+        eights = self._scaled.take(self._packed[start // 8 : (start + size + 7) // 8], axis=0)
+        return eights.reshape(-1)[:size]
+
+    def apply(self, values: NDArray[np.float64], start: int, out: NDArray[np.float64]) -> None:
+        """Multiply coordinates ``start``... of the block by it."""
+        np.multiply(values, self.of(start, values.size), out=out)
+
+
+def _transform(result: NDArray[np.float64], block_dim: int, signs: _Signs | None = None) -> None:
     """Transform each block b of ``result`` in place: H b, not normalised, in Sylvester order H[i, j] = (-1)^popcount(i
-    & j); with the ``packed`` signs of one block H D b / sqrt(block_dim).
+    & j); with the ``signs`` of one block H D b / sqrt(block_dim).
 
     Runs of 2^15 coordinates, of one block or of several short ones, go through the lower index bits while they are in
     cache: each is copied out before it is written. A longer block then goes through the upper bits stripe by stripe.
@@ -100,9 +118,10 @@ def _transform(result: NDArray[np.float64], block_dim: int, packed: NDArray[np.u
     for start in range(0, result.size, _CACHED):
         out = result[start : start + _CACHED]
         source, spare = scratch[0][: out.size], scratch[1][: out.size]
-        source[:] = out
-        if packed is not None:
-            _apply_signs(packed, start, source, block_dim)
+        if signs is None:
+            source[:] = out
+        else:
+            signs.apply(out, start, source)
         inner, left = 1, low_bits
         while left:
             bits = min(_RADIX_BITS, left)
@@ -144,18 +163,15 @@ class Rotation:
         self.dim = dim
         self.block_dim, self.padded_dim = rotation_layout(dim, kind)
         starts = [0] if self.block_dim == self.padded_dim else [0, self.padded_dim - self.block_dim]
-        # Packed: a vector of doubles would be 64 times longer.
         step = (self.block_dim + 7) // 8
         packed = _sign_bits(seed, 8 * step * len(starts))
-        self._blocks = [(start, packed[step * at : step * (at + 1)]) for at, start in enumerate(starts)]
+        self._blocks = [
+            (start, _Signs(packed[step * at : step * (at + 1)], self.block_dim)) for at, start in enumerate(starts)
+        ]
 
     def signs(self) -> list[tuple[int, NDArray[np.int8]]]:
         """First coordinate and signs, (block_dim,) of 1 and -1, of each block, in the order of `forward`."""
-        size = self.block_dim
-        return [
-            (first, 1 - 2 * np.unpackbits(packed, count=size, bitorder="little").view(np.int8))
-            for first, packed in self._blocks
-        ]
+        return [(first, np.sign(signs.of(0, self.block_dim)).astype(np.int8)) for first, signs in self._blocks]
 
     def forward(self, vector: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(dim,) -> (padded_dim,) float64, norm unchanged."""
@@ -178,13 +194,11 @@ class Rotation:
         rows = padded.reshape(-1, self.padded_dim)
         if len(rows) == 1 or self.block_dim > _CACHED:
             for row in rows:
-                for first, packed in self._blocks:
-                    _transform(row[first : first + self.block_dim], self.block_dim, packed)
+                for first, signs in self._blocks:
+                    _transform(row[first : first + self.block_dim], self.block_dim, signs)
             return
-        scale = 1 / math.sqrt(self.block_dim)
-        for first, signs in self.signs():
-            source = rows[:, first : first + self.block_dim] * signs
-            source *= scale
+        for first, signs in self._blocks:
+            source = rows[:, first : first + self.block_dim] * signs.of(0, self.block_dim)
             _transform(source.reshape(-1), self.block_dim)
             rows[:, first : first + self.block_dim] = source
 
@@ -197,15 +211,6 @@ class Rotation:
             block = back[first : first + self.block_dim]
             _transform(block, self.block_dim)
             for start in range(0, self.block_dim, _CACHED):
-                _apply_signs(signs, start, block[start : start + _CACHED], self.block_dim)
+                part = block[start : start + _CACHED]
+                signs.apply(part, start, part)
         return back[: self.dim]
-
-
-def _apply_signs(packed: NDArray[np.uint8], start: int, values: NDArray[np.float64], block_dim: int) -> None:
-    """Multiply coordinates ``start``... of a block in place by their sign and 1 / sqrt(block_dim)."""
-    packed = packed[start // 8 :]
-    signs = np.unpackbits(packed[: (values.size + 7) // 8], count=values.size, bitorder="little").view(np.int8)
-    signs *= -2
-    signs += 1
-    values *= signs
-    values *= 1 / math.sqrt(block_dim)

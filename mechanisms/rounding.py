@@ -98,6 +98,13 @@ class _Scratch:
         blocks = [slice(start, start + _BLOCK) for start in range(0, values.size, _BLOCK)]
         return sum(self.round(values[block], source, out[block]) for block in blocks)
 
+    def round_rows(self, rows: NDArray[np.float64], source: Keystream, out: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`round` of each row, several short ones in a block. Returns the exact squared norms, below 2^62, (n,)."""
+        if rows.shape[1] < _BLOCK:
+            self.round_all(rows.reshape(-1), source, out.reshape(-1))
+            return np.asarray(np.einsum("ij,ij->i", out, out))
+        return np.array([self.round_all(row, source, found) for row, found in zip(rows, out, strict=True)], np.int64)
+
 
 def squared_norm(vector: NDArray[np.int64]) -> int:
     """The exact squared Euclidean norm; the caller makes sure that it fits int64."""
@@ -147,12 +154,17 @@ def conditional_round(
 
 
 def conditional_round_rows(
-    values: NDArray[np.float64], squared_limit: int, random_bytes: RandomBytes, most_tries: int = MOST_TRIES
+    values: NDArray[np.float64],
+    squared_limit: int,
+    random_bytes: RandomBytes,
+    most_tries: int = MOST_TRIES,
+    *,
+    out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """`conditional_round` of each row by itself, all under one key: rows above the limit alone are drawn again.
 
-    ``values``: (n, d), contiguous, grid units; ``squared_limit`` is that of one row. Returns (n, d) int64, the same law
-    as n calls; of a single row the same values from the same random bytes.
+    ``values``: (n, d), contiguous, grid units; ``squared_limit`` is that of one row. Returns (n, d) int64, in ``out``
+    if it is given: the same law as n calls; of a single row the same values from the same random bytes.
 
     Raises RoundingFailed: as there, for any of the rows.
     """
@@ -161,16 +173,16 @@ def conditional_round_rows(
     if not np.all(norms + math.sqrt(values.shape[1]) < LARGEST_NORM):
         raise RoundingFailed("a vector is too long for exact 64-bit norms")
     source = fresh_keystream(random_bytes)
-    rounded = np.empty(values.shape, np.int64)
+    rounded = np.empty(values.shape, np.int64) if out is None else out
     scratch = _Scratch(min(values.size, _BLOCK))
     left = np.arange(len(values))
     for _ in range(most_tries):
         some = left.size < len(values)
         rows, found = (values[left], rounded[left]) if some else (values, rounded)
-        scratch.round_all(rows.reshape(-1), source, found.reshape(-1))
+        squares = scratch.round_rows(rows, source, found)
         if some:
             rounded[left] = found
-        left = left[np.einsum("ij,ij->i", found, found) > squared_limit]  # norms below 2^31: exact in 64 bits
+        left = left[squares > squared_limit]
         if not left.size:
             return rounded
     raise RoundingFailed(f"no rounding within the norm bound in {most_tries} tries; was the update clipped?")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mechanisms.clip_rule import GEOMETRIC, ClipRule
-from mechanisms.encoder import Encoder, InvalidUpdate, word_dtype, words_of_sum
+from mechanisms.encoder import Encoder, InvalidUpdate, Room, word_dtype, words_of_sum
 from mechanisms.plan import Plan
 from mechanisms.randomness import RandomBytes, RandomnessFailed
 from mechanisms.rotation import ROTATIONS, Rotation
@@ -247,6 +247,7 @@ CODINGS: list[dict[str, object]] = [
 def test_one_row_equals_encode(mechanism: str, coding: dict[str, object]) -> None:
     """The same keys, hence the same words; only where an addition's last bit decided a rounding could they differ."""
     encoder = Encoder(plan_of(mechanism, **coding), SEED)
+    room = Room(encoder.plan, 2)
     for trial in range(20):
         update = np.random.default_rng(trial).normal(size=(1, 100)) * 10.0 ** (trial % 3 - 2)
         one = encoder.encode(update[0], keyed(f"single {trial}"))
@@ -254,6 +255,8 @@ def test_one_row_equals_encode(mechanism: str, coding: dict[str, object]) -> Non
         assert many.shape == (1, *one.shape)
         assert many.dtype == one.dtype
         assert np.array_equal(many[0], one)
+        assert np.array_equal(encoder.encode_many(update, keyed(f"single {trial}"), room=room), many)
+        encoder.encode_many(np.full((2, 100), 1e3), keyed("leaves the room full"), room=room)
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam", "local-gaussian"])
@@ -283,19 +286,20 @@ def test_rows_have_independent_noise_and_rounding() -> None:
     assert np.max(np.abs(correlation[~np.eye(40, dtype=bool)])) < 6 / math.sqrt(128)
 
 
-def test_every_row_keeps_the_bound_and_only_long_ones_are_drawn_again() -> None:
-    """Values of 1/2 everywhere round to squared norms about 50 +- 5: with a limit of 50 half of all tries fail."""
-    values = np.full((200, 100), 0.5)
-    rounded = conditional_round_rows(values, 50, keyed("rows"))
+@pytest.mark.parametrize(("count", "dim"), [(200, 100), (60, 40_000)])
+def test_every_row_keeps_the_bound_and_only_long_ones_are_drawn_again(count: int, dim: int) -> None:
+    """Values of 1/2 everywhere round to squared norms about dim / 2: with that limit half of all tries fail."""
+    values, limit = np.full((count, dim), 0.5), dim // 2
+    rounded = conditional_round_rows(values, limit, keyed("rows"))
     squares = np.einsum("ij,ij->i", rounded, rounded)
-    assert squares.max() <= 50
-    unconditional = conditional_round_rows(values, 100, keyed("rows"))
+    assert squares.max() <= limit
+    unconditional = conditional_round_rows(values, dim, keyed("rows"))
     first = np.einsum("ij,ij->i", unconditional, unconditional)
-    assert 60 < np.count_nonzero(first <= 50) < 160
-    assert np.array_equal(rounded[first <= 50], unconditional[first <= 50])
+    assert 0.3 < np.mean(first <= limit) < 0.8
+    assert np.array_equal(rounded[first <= limit], unconditional[first <= limit])
     for row in range(20):
-        one = conditional_round(values[row], 50, keyed(f"row {row}"))
-        assert np.array_equal(conditional_round_rows(values[row : row + 1], 50, keyed(f"row {row}"))[0], one)
+        one = conditional_round(values[row], limit, keyed(f"row {row}"))
+        assert np.array_equal(conditional_round_rows(values[row : row + 1], limit, keyed(f"row {row}"))[0], one)
 
 
 def test_rows_fail_closed() -> None:

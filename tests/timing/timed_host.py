@@ -89,7 +89,7 @@ def main() -> int:
 
         def encode(self: Encoder, update: Any, random_bytes: Any) -> Any:
             if update is None:
-                return self._noised(np.zeros(self.plan.padded_dim, np.int64), random_bytes)
+                return self._noised(np.zeros(self.plan.padded_dim, np.int64), random_bytes).astype(self._dtype)
             return honest_encode(self, update, random_bytes)
 
         Encoder.encode = encode  # type: ignore[method-assign]

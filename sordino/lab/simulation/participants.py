@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ from learning.task import BatchedTask, at_round, held_out_metrics, held_out_spli
 from learning.task_names import trained_task
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
-from mechanisms.encoder import Encoder
+from mechanisms.encoder import Encoder, Room
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
@@ -176,6 +177,7 @@ class Participants:
         )
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
         self._device_encoder: tuple[Encoder, DeviceEncoder] | None = None
+        self._rooms: list[Room] = []  # one for each thread that encodes
 
     def work(self, assignment: Assignment) -> Shard:
         """Train and encode.
@@ -192,25 +194,23 @@ class Participants:
             raise self.misfit(error) from error
         words: NDArray[Any] | None = None
         total: NDArray[Any]
-        below: NDArray[np.int64] | None
+        below: NDArray[np.int64] | None = None
         trained = time.perf_counter()
         if on_device:
             total, of_layers = on_device.total(updates, said)
-            norms = np.linalg.norm(of_layers, axis=1)
-            finite = np.isfinite(norms)
-            below = np.count_nonzero(of_layers[finite] <= np.array(assignment.clips), axis=0)
+        elif self.plan is None:
+            of_layers = self._norms(updates)
         else:
-            norms = np.sqrt(np.einsum("ij,ij->i", updates, updates, dtype=np.float64))
-            finite = np.isfinite(norms)
-            if self.plan is None:
-                total, below = self._clipped_sum(updates[finite], assignment)
-            else:
-                words = np.concatenate(self._encoded(updates, said, finite, assignment))
-                total = np.asarray(np.sum(words, axis=0, dtype=np.uint64))
-                below = self._below(updates[finite], assignment.clips)
+            total, words, of_layers = self._encoded(updates, said, assignment)
+        norms = np.linalg.norm(of_layers, axis=1)
+        finite = np.isfinite(norms)
+        if self.plan is None:
+            total, below = self._clipped_sum(updates[finite], assignment)
+        elif not self.sketch_shape[0]:
+            below = np.count_nonzero(of_layers[finite] <= np.array(assignment.clips), axis=0)
         return Shard(
             total=total,
-            words=words if assignment.keep_words else None,
+            words=words,
             norms=np.where(finite, norms, np.nan),
             below=below,
             metrics=self._said(said, finite),
@@ -320,25 +320,40 @@ class Participants:
         return self._device_encoder[1]
 
     def _encoded(
-        self,
-        updates: NDArray[Any],
-        metrics: Sequence[HeldOutMetrics],
-        finite: NDArray[np.bool_],
-        assignment: Assignment,
-    ) -> list[NDArray[Any]]:
-        """Return all words, in order; a participant whose training diverged sends only noise, as in a study."""
+        self, updates: NDArray[Any], metrics: Sequence[HeldOutMetrics], assignment: Assignment
+    ) -> tuple[NDArray[np.uint64], NDArray[Any] | None, NDArray[np.float64]]:
+        """Return the sum of all words, the words if they are to be kept, and the norms, in order.
+
+        A participant whose training diverged sends only noise, as in a study.
+        """
         encoder = self._encoder_of(assignment)
         step = max(1, _VALUES_AT_ONCE // encoder.plan.padded_dim)
+        total, adding = np.zeros(encoder.plan.padded_dim, np.uint64), Lock()
+        keep = assignment.keep_words
 
-        def encoded(start: int) -> NDArray[Any]:
+        def encoded(start: int) -> tuple[NDArray[Any] | None, NDArray[np.float64]]:
             part = slice(start, start + step)
-            rows, said, good = updates[part], metrics[part], finite[part]
+            rows, said = updates[part], metrics[part]
+            norms = self._norms(rows)
+            good = np.isfinite(np.linalg.norm(norms, axis=1))
+            room = None
             if good.all():
-                return encoder.encode_many(rows, os.urandom, said)
-            each = zip(rows, said, good, strict=True)
-            return np.stack([encoder.encode(row if sound else None, os.urandom, (), one) for row, one, sound in each])
+                room = None if keep else self._rooms.pop() if self._rooms else Room(encoder.plan, step)
+                words = encoder.encode_many(rows, os.urandom, said, room)
+            else:
+                each = zip(rows, said, good, strict=True)
+                words = np.stack(
+                    [encoder.encode(row if sound else None, os.urandom, (), one) for row, one, sound in each]
+                )
+            with adding:
+                for word in words:
+                    np.add(total, word, out=total)
+            if room:
+                self._rooms.append(room)
+            return words if keep else None, norms
 
-        return on_threads(encoded, range(0, len(updates), step))
+        words, norms = zip(*on_threads(encoded, range(0, len(updates), step)), strict=True)
+        return total, np.concatenate(words) if keep else None, np.concatenate(norms)
 
     def _clipped_sum(
         self, updates: NDArray[Any], assignment: Assignment
@@ -352,12 +367,9 @@ class Participants:
             below += norms <= np.array(assignment.clips)
         return total, below
 
-    def _below(self, updates: NDArray[Any], clips: Sequence[float]) -> NDArray[np.int64] | None:
-        """Count the norms within each layer's clip; None where a sketch is clipped, whose norm is another."""
-        if self.sketch_shape[0]:
-            return None
-        found = []
-        for layer, clip in zip(layers_in(updates, self.rule.layers), clips, strict=True):
-            norms = np.sqrt(np.einsum("ij,ij->i", layer, layer, dtype=np.float64))
-            found.append(np.count_nonzero(norms <= clip))
-        return np.array(found, np.int64)
+    def _norms(self, updates: NDArray[Any]) -> NDArray[np.float64]:
+        """(n, layers), L2, data units, before clipping; of the whole update where a sketch of it is clipped."""
+        layers = [updates] if self.sketch_shape[0] else layers_in(updates, self.rule.layers)
+        squares = [np.einsum("ij,ij->i", layer, layer, dtype=np.float64) for layer in layers]
+        norms: NDArray[np.float64] = np.sqrt(np.stack(squares, axis=1))
+        return norms
