@@ -177,6 +177,7 @@ class Participants:
         )
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
         self._device_encoder: tuple[Encoder, DeviceEncoder] | None = None
+        self._updates = np.empty((0, self.task.dim), np.float32)
         self._rooms: list[Room] = []  # one for each thread that encodes
 
     def work(self, assignment: Assignment) -> Shard:
@@ -258,13 +259,13 @@ class Participants:
         rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
         task = at_round(self.task, (assignment.round - 1) / self._settings.study.study.rounds)
         if self.batched and isinstance(task, BatchedTask):
-            room = on_device.room(len(who)) if on_device else None
+            room = on_device.room(len(who)) if on_device else self._place_for(len(who))
             found: Any = task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, room)
             if np.shape(found) != (len(who), self.task.dim):
                 wrong = f"local_updates returns {np.shape(found)}; it must return {(len(who), self.task.dim)}"
                 raise SimulationError(self._no_contribution(ValueError(wrong)))
             return found
-        updates = np.empty((len(who), self.task.dim), np.float32)
+        updates = self._place_for(len(who))
         for row, (own, rng) in enumerate(zip(data, rngs, strict=True)):
             made = task.local_update(assignment.parameters, own, rng, assignment.l2_clip)
             try:
@@ -272,6 +273,12 @@ class Participants:
             except ValueError as error:
                 raise SimulationError(self._no_contribution(error)) from error
         return updates
+
+    def _place_for(self, count: int) -> NDArray[np.float32]:
+        """(count, dim), the same memory for each shard: the first touch of a fresh page costs more than its values."""
+        if len(self._updates) < count:
+            self._updates = np.empty((count, self.task.dim), np.float32)
+        return self._updates[:count]
 
     def _metrics(self, assignment: Assignment) -> list[HeldOutMetrics]:
         """What each says of the round's model."""
