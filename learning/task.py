@@ -137,7 +137,8 @@ class BatchedTask(Protocol):
     ) -> NDArray[np.float32]:
         """Return what ``local_update`` would for each participant, up to rounding: (participants, dim).
 
-        Written into ``out`` if given, which is then returned: fresh memory of that size is slow to touch.
+        Written into ``out`` if given, which is then returned: fresh memory of that size is slow to touch. It holds
+        anything before, so every row must be written.
         """
 
 

@@ -112,9 +112,9 @@ def coded_stddev(plan: Plan, survivors: int, clips: Sequence[float], silent: int
 
 
 class Room:
-    """Memory in which `Encoder.encode_many` works, for calls with up to ``rows`` updates of a plan, one at a time.
+    """Memory for `Encoder.encode_many`, in simulations, with up to ``rows`` updates of a plan at once.
 
-    Fresh pages cost long updates a fifth of their time.
+    Fresh pages cost long updates a fifth of their time. Threads need one each.
     """
 
     def __init__(self, plan: Plan, rows: int) -> None:
@@ -208,10 +208,10 @@ class Encoder:
             updates: (n, dim), n >= 1, as ``encode`` takes them. Memory: about 40 bytes a value that is coded.
             random_bytes: 64 bytes are drawn in all.
             metrics: as ``encode`` takes them, one for each row.
-            room: where the words lie then, until its next call.
+            room: memory to work in. The words returned lie in it, as uint64, until the next call with it.
 
-        Returns (n, padded_dim) words, with ``room`` of uint64. From the same random bytes a single row's are those of
-        ``encode``, up to the order of additions in norm and rotation.
+        Returns (n, padded_dim) words. From the same random bytes a single row's are those of ``encode``, up to the
+        order of additions in norm and rotation.
 
         Raises InvalidUpdate, RoundingFailed, RandomnessFailed: as ``encode``, for any; nothing may be used then.
         """

@@ -100,10 +100,6 @@ class _Signs:
         eights = self._scaled.take(self._packed[start // 8 : (start + size + 7) // 8], axis=0)
         return eights.reshape(-1)[:size]
 
-    def apply(self, values: NDArray[np.float64], start: int, out: NDArray[np.float64]) -> None:
-        """Multiply coordinates ``start``... of the block by it."""
-        np.multiply(values, self.of(start, values.size), out=out)
-
 
 def _transform(result: NDArray[np.float64], block_dim: int, signs: _Signs | None = None) -> None:
     """Transform each block b of ``result`` in place: H b, not normalised, in Sylvester order H[i, j] = (-1)^popcount(i
@@ -121,7 +117,7 @@ def _transform(result: NDArray[np.float64], block_dim: int, signs: _Signs | None
         if signs is None:
             source[:] = out
         else:
-            signs.apply(out, start, source)
+            np.multiply(out, signs.of(start, out.size), out=source)
         inner, left = 1, low_bits
         while left:
             bits = min(_RADIX_BITS, left)
@@ -169,9 +165,9 @@ class Rotation:
             (start, _Signs(packed[step * at : step * (at + 1)], self.block_dim)) for at, start in enumerate(starts)
         ]
 
-    def signs(self) -> list[tuple[int, NDArray[np.int8]]]:
-        """First coordinate and signs, (block_dim,) of 1 and -1, of each block, in the order of `forward`."""
-        return [(first, np.sign(signs.of(0, self.block_dim)).astype(np.int8)) for first, signs in self._blocks]
+    def diagonals(self) -> list[tuple[int, NDArray[np.float64]]]:
+        """First coordinate and D / sqrt(block_dim), (block_dim,), of each block, in the order of `forward`."""
+        return [(first, signs.of(0, self.block_dim)) for first, signs in self._blocks]
 
     def forward(self, vector: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """(dim,) -> (padded_dim,) float64, norm unchanged."""
@@ -197,8 +193,8 @@ class Rotation:
                 for first, signs in self._blocks:
                     _transform(row[first : first + self.block_dim], self.block_dim, signs)
             return
-        for first, signs in self._blocks:
-            source = rows[:, first : first + self.block_dim] * signs.of(0, self.block_dim)
+        for first, diagonal in self.diagonals():
+            source = rows[:, first : first + self.block_dim] * diagonal
             _transform(source.reshape(-1), self.block_dim)
             rows[:, first : first + self.block_dim] = source
 
@@ -212,5 +208,5 @@ class Rotation:
             _transform(block, self.block_dim)
             for start in range(0, self.block_dim, _CACHED):
                 part = block[start : start + _CACHED]
-                signs.apply(part, start, part)
+                part *= signs.of(start, part.size)
         return back[: self.dim]

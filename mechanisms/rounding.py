@@ -99,7 +99,10 @@ class _Scratch:
         return sum(self.round(values[block], source, out[block]) for block in blocks)
 
     def round_rows(self, rows: NDArray[np.float64], source: Keystream, out: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`round` of each row, several short ones in a block. Returns the exact squared norms, below 2^62, (n,)."""
+        """`round` of each row. Returns the exact squared norms, below 2^62, (n,).
+
+        Long rows come with theirs; short ones share blocks, and are squared together.
+        """
         if rows.shape[1] < _BLOCK:
             self.round_all(rows.reshape(-1), source, out.reshape(-1))
             return np.asarray(np.einsum("ij,ij->i", out, out))
@@ -164,10 +167,12 @@ def conditional_round_rows(
     """`conditional_round` of each row by itself, all under one key: rows above the limit alone are drawn again.
 
     ``values``: (n, d), contiguous, grid units; ``squared_limit`` is that of one row. Returns (n, d) int64, in ``out``
-    if it is given: the same law as n calls; of a single row the same values from the same random bytes.
+    if it is given, contiguous: the same law as n calls; of a single row the same values from the same random bytes.
 
-    Raises RoundingFailed: as there, for any of the rows.
+    Raises RoundingFailed: as there, for any of the rows; ValueError: ``out`` isn't contiguous.
     """
+    if out is not None and not out.flags.c_contiguous:
+        raise ValueError("rows are rounded to contiguous memory")
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", values, values))
     if not np.all(norms + math.sqrt(values.shape[1]) < LARGEST_NORM):

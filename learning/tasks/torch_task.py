@@ -165,8 +165,8 @@ class TorchTask(TorchModule):
         return gradient
 
     def _in_fast_order(self, weights: Arrays) -> Arrays:
-        """In the order of axes in which convolutions and pooling are fastest, as measured, on a processor, on ten
-        images as well; it costs a copy of the convolutions' weights. Group normalisation is slower in this order.
+        """In the order of axes in which a processor is fastest, as measured, at convolutions and pooling; it costs a
+        copy of the convolutions' weights. Only of shareable modules: they have no group normalisation, which is slower.
         """
         if self._shareable is None or next(iter(weights.values())).device.type != CPU:
             return weights

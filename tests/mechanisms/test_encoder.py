@@ -235,7 +235,7 @@ def plan_of(mechanism: str = "ddgauss", **changes: object) -> Plan:
 
 CODINGS: list[dict[str, object]] = [
     {},
-    {"rotation": "hadamard-blocks"},
+    {"rotation": "hadamard"},
     {"clip": None, "clipping": ClipRule.flat(100, 1.0, update=GEOMETRIC, quantile=0.5, rate=0.3, bit_weight=0.3)},
     {"clip": None, "clipping": ClipRule(layers=(60, 40), clips=(0.5, 2.0), scaling="proportional")},
     {"sketch": (5, 4)},
@@ -243,7 +243,7 @@ CODINGS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("mechanism", VECTOR_MECHANISMS)
-@pytest.mark.parametrize("coding", CODINGS, ids=["flat", "blocks", "adaptive", "layers", "sketch"])
+@pytest.mark.parametrize("coding", CODINGS, ids=["flat", "padded", "adaptive", "layers", "sketch"])
 def test_one_row_equals_encode(mechanism: str, coding: dict[str, object]) -> None:
     """The same keys, hence the same words; only where an addition's last bit decided a rounding could they differ."""
     encoder = Encoder(plan_of(mechanism, **coding), SEED)
@@ -302,7 +302,19 @@ def test_every_row_keeps_the_bound_and_only_long_ones_are_drawn_again(count: int
         assert np.array_equal(conditional_round_rows(values[row : row + 1], limit, keyed(f"row {row}"))[0], one)
 
 
+def test_rows_have_their_own_clip_bits() -> None:
+    """A trusted coordinator's Gaussian, so without noise: the last coordinate says which of two updates was short."""
+    rule = ClipRule.flat(100, 1.0, update=GEOMETRIC, quantile=0.5, rate=0.3, bit_weight=0.3)
+    encoder = Encoder(plan_of("gaussian", clip=None, clipping=rule), SEED)
+    updates = np.repeat([[0.1], [10.0]], 100, axis=1) / 10
+    words = encoder.encode_many(updates, keyed("bits")).astype(np.int64)
+    short, long = (encoder.rotation.inverse(row)[-1] for row in (words << 44) >> 44)
+    assert short > 0 > long
+
+
 def test_rows_fail_closed() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        conditional_round_rows(np.zeros((2, 10)), 1, keyed("closed"), out=np.zeros((2, 20), np.int64)[:, :10])
     values = np.zeros((3, 10))
     values[1] = 5.0
     with pytest.raises(RoundingFailed, match="in 7 tries"):

@@ -208,6 +208,16 @@ def test_the_norm_that_is_checked_is_the_exact_one(values: list[int]) -> None:
         conditional_round(vector, exact - 1, key_source(1), most_tries=1)
 
 
+@pytest.mark.parametrize("dim", [10, 1 << 15])
+@pytest.mark.parametrize("values", AROUND_2_53)
+def test_the_norms_of_rows_are_exact(values: list[int], dim: int) -> None:
+    rows, exact = np.zeros((2, dim)), sum(v * v for v in values)
+    rows[1, : len(values)] = values
+    assert squared_norm(conditional_round_rows(rows, exact, key_source(1))[1]) == exact
+    with pytest.raises(RoundingFailed):
+        conditional_round_rows(rows, exact - 1, key_source(1), most_tries=1)
+
+
 def test_norms_in_floating_point_would_not_be_exact() -> None:
     assert any(naive_norm(np.array(values)) < sum(v * v for v in values) for values in AROUND_2_53)
 

@@ -19,7 +19,6 @@ It imports torch; only a simulation whose task trains on an accelerator loads it
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from functools import lru_cache
@@ -112,14 +111,13 @@ class DeviceRotation:
 
     def __init__(self, rotation: Rotation, device: torch.device) -> None:
         self._size = rotation.block_dim
-        scale = 1 / math.sqrt(self._size)
-        self._blocks = [(first, torch.from_numpy(signs * scale).to(device)) for first, signs in rotation.signs()]
+        self._blocks = [(first, torch.from_numpy(diagonal).to(device)) for first, diagonal in rotation.diagonals()]
         self._matrices = {radix: _hadamard(radix).to(device) for radix in _radices(self._size)}
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         """(n, padded_dim) float64, with zeros as padding: rotate each row in place, and return them."""
-        for first, signs in self._blocks:
-            block, inner = values[:, first : first + self._size] * signs, 1
+        for first, diagonal in self._blocks:
+            block, inner = values[:, first : first + self._size] * diagonal, 1
             for radix in _radices(self._size):  # each mixes that many values, ``inner`` places apart
                 matrix = self._matrices[radix]  # symmetric; beside one another, values take one product for all
                 mixed = block.reshape(-1, radix, inner)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from learning.blocks import DatasetError
 from learning.data_names import APP
 from learning.datasets import Dataset, load_part
-from learning.device import CPU, on_threads, use_device
+from learning.device import CPU, chosen_threads, on_threads, use_device
 from learning.own_data import app_partition, empty, load_own, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
@@ -31,7 +30,7 @@ from learning.task import BatchedTask, at_round, held_out_metrics, held_out_spli
 from learning.task_names import trained_task
 from mechanisms.clip_rule import ClipRule
 from mechanisms.clipping import clip_layers, layers_in
-from mechanisms.encoder import Encoder, Room
+from mechanisms.encoder import Encoder, Room, word_dtype
 from mechanisms.evaluation import NO_METRICS, HeldOutMetrics
 from mechanisms.sketch import CountMeanSketch
 from sordino.lab.simulation.settings import SimulationError, SimulationSettings
@@ -46,7 +45,7 @@ MOST_IN_A_SHARD: Final = 256
 """Participants that are trained at once."""
 FEW_IN_A_SHARD: Final = 32
 """Participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
-# 64 MB of float32 updates, and about ten times that while they are encoded.
+# 64 MB of float32 updates, and, of each thread that encodes, 16 bytes a value of one of them. They stay.
 _VALUES_IN_A_SHARD: Final = 1 << 24
 # Encoded in one go: what fits a level-2 cache several times over gains nothing any more.
 _VALUES_AT_ONCE: Final = 1 << 18
@@ -170,6 +169,8 @@ class Participants:
         self.rule: ClipRule = coding["clipping"] if self.plan is None else self.plan.clipping
         self.evaluation = settings.study.evaluation.of_plan()
         self.sketch_shape: tuple[int, int] = coding["sketch"]  # rows and width; no rows where updates travel whole
+        # An update's norms are of layers; of the whole where a sketch of it is clipped.
+        self._layers = (self.task.dim,) if self.sketch_shape[0] else self.rule.layers
         self.batched = settings.batched and isinstance(self.task, BatchedTask)
         share = self.evaluation.held_out
         self._parts = cache(
@@ -178,7 +179,7 @@ class Participants:
         self._encoder: tuple[tuple[bytes, tuple[float, ...], int], Encoder] | None = None
         self._device_encoder: tuple[Encoder, DeviceEncoder] | None = None
         self._updates = np.empty((0, self.task.dim), np.float32)
-        self._rooms: list[Room] = []  # one for each thread that encodes
+        self._rooms: list[Room] = []  # of each thread that encodes
 
     def work(self, assignment: Assignment) -> Shard:
         """Train and encode.
@@ -259,8 +260,8 @@ class Participants:
         rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
         task = at_round(self.task, (assignment.round - 1) / self._settings.study.study.rounds)
         if self.batched and isinstance(task, BatchedTask):
-            room = on_device.room(len(who)) if on_device else self._place_for(len(who))
-            found: Any = task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, room)
+            out = on_device.room(len(who)) if on_device else self._place_for(len(who))
+            found: Any = task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, out)
             if np.shape(found) != (len(who), self.task.dim):
                 wrong = f"local_updates returns {np.shape(found)}; it must return {(len(who), self.task.dim)}"
                 raise SimulationError(self._no_contribution(ValueError(wrong)))
@@ -331,36 +332,38 @@ class Participants:
     ) -> tuple[NDArray[np.uint64], NDArray[Any] | None, NDArray[np.float64]]:
         """Return the sum of all words, the words if they are to be kept, and the norms, in order.
 
-        A participant whose training diverged sends only noise, as in a study.
+        A participant whose training diverged sends only noise, as in a study. Threads take turns, and share nothing.
         """
         encoder = self._encoder_of(assignment)
-        step = max(1, _VALUES_AT_ONCE // encoder.plan.padded_dim)
-        total, adding = np.zeros(encoder.plan.padded_dim, np.uint64), Lock()
-        keep = assignment.keep_words
+        plan, count, threads = encoder.plan, len(updates), chosen_threads()
+        step = max(1, _VALUES_AT_ONCE // plan.padded_dim)
+        while len(self._rooms) < threads:
+            self._rooms.append(Room(plan, step))
+        norms = np.empty((count, len(self._layers)))
+        kept = np.empty((count, plan.padded_dim), word_dtype(plan.bits)) if assignment.keep_words else None
 
-        def encoded(start: int) -> tuple[NDArray[Any] | None, NDArray[np.float64]]:
-            part = slice(start, start + step)
-            rows, said = updates[part], metrics[part]
-            norms = self._norms(rows)
-            good = np.isfinite(np.linalg.norm(norms, axis=1))
-            room = None
-            if good.all():
-                room = None if keep else self._rooms.pop() if self._rooms else Room(encoder.plan, step)
-                words = encoder.encode_many(rows, os.urandom, said, room)
-            else:
-                each = zip(rows, said, good, strict=True)
-                words = np.stack(
-                    [encoder.encode(row if sound else None, os.urandom, (), one) for row, one, sound in each]
-                )
-            with adding:
+        def encoded(thread: int) -> NDArray[np.uint64]:
+            total = np.zeros(plan.padded_dim, np.uint64)
+            for start in range(step * thread, count, step * threads):
+                part = slice(start, start + step)
+                rows, said = updates[part], metrics[part]
+                norms[part] = self._norms(rows)
+                good = np.isfinite(np.linalg.norm(norms[part], axis=1))
+                if good.all():
+                    words = encoder.encode_many(rows, os.urandom, said, self._rooms[thread])
+                else:
+                    each = zip(rows, said, good, strict=True)
+                    words = np.stack(
+                        [encoder.encode(row if fine else None, os.urandom, (), own) for row, own, fine in each]
+                    )
                 for word in words:
                     np.add(total, word, out=total)
-            if room:
-                self._rooms.append(room)
-            return words if keep else None, norms
+                if kept is not None:
+                    kept[part] = words
+            return total
 
-        words, norms = zip(*on_threads(encoded, range(0, len(updates), step)), strict=True)
-        return total, np.concatenate(words) if keep else None, np.concatenate(norms)
+        totals = on_threads(encoded, range(threads))
+        return sum(totals[1:], totals[0]), kept, norms
 
     def _clipped_sum(
         self, updates: NDArray[Any], assignment: Assignment
@@ -375,8 +378,8 @@ class Participants:
         return total, below
 
     def _norms(self, updates: NDArray[Any]) -> NDArray[np.float64]:
-        """(n, layers), L2, data units, before clipping; of the whole update where a sketch of it is clipped."""
-        layers = [updates] if self.sketch_shape[0] else layers_in(updates, self.rule.layers)
+        """(n, layers), L2, data units, before clipping."""
+        layers = layers_in(updates, self._layers)
         squares = [np.einsum("ij,ij->i", layer, layer, dtype=np.float64) for layer in layers]
         norms: NDArray[np.float64] = np.sqrt(np.stack(squares, axis=1))
         return norms
