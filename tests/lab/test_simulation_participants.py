@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
 from learning.device import use_threads
 from learning.tasks.softmax_regression import SoftmaxRegression
-from mechanisms.encoder import Encoder
+from mechanisms.encoder import Encoder, Room
 from sordino.lab.simulation import participants as module
 from sordino.lab.simulation.participants import Assignment, Participants
 from tests.lab.small_simulation import NOISY, changed
@@ -47,10 +46,11 @@ def shard_of(made: Participants, *, keep_words: bool = False) -> module.Shard:
 def test_threads_share_no_memory(keep_words: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a thread has encoded stays until it is added up; and it is what the task returned, wherever that lies."""
 
-    def encode_many(_: Encoder, rows: np.ndarray, *given: Any) -> np.ndarray:
-        words: np.ndarray = given[-1].rounded[: len(rows)].view(np.uint64)
+    def encode_many(_: Encoder, rows: np.ndarray, __: object, said: list[int], room: Room) -> np.ndarray:
+        words = room.rounded[: len(rows)].view(np.uint64)
         words[:] = rows[:, :1]
         time.sleep(0.002)
+        assert said == words[:, 0].tolist()
         assert np.array_equal(words[:, 0], rows[:, 0])
         return words
 
@@ -59,6 +59,7 @@ def test_threads_share_no_memory(keep_words: bool, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Encoder, "encode_many", encode_many)
     monkeypatch.setattr(SoftmaxRegression, "local_updates", local_updates)
+    monkeypatch.setattr(Participants, "_metrics", lambda *_: list(range(COUNT)))
     made = Participants(NOISY)
     for _ in range(3):
         shard = shard_of(made, keep_words=keep_words)
