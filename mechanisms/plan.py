@@ -28,7 +28,6 @@ from mechanisms.refusals import InfeasiblePlan
 from mechanisms.rotation import ROTATIONS, default_rotation, rotation_layout
 from mechanisms.round_cost import (
     LARGEST_ORDER,
-    LARGEST_SAMPLED_ORDER,
     Noise,
     conditional_epsilon,
     planned_epsilon,
@@ -88,14 +87,11 @@ class Plan(Statement):
             )
         if not 0 <= self.offer_offset_s <= LONGEST_OFFSET_S:
             raise InfeasiblePlan(f"offer_offset_s must lie in 0..{LONGEST_OFFSET_S:g} seconds", "use 0 for none")
-        amplified = self.amplified and self.sampling_rate < 1
-        if not self.granularity > 0 or not min(self.order, self.order_released, self.order_conditional) >= 1:
+        orders = self.order, self.order_released, self.order_conditional
+        if not self.granularity > 0 or not all(one >= 1 for one in orders):
             raise InfeasiblePlan("granularity must be positive and the filters' orders at least 1", "use make_plan")
-        largest = LARGEST_SAMPLED_ORDER if amplified else LARGEST_ORDER
-        if max(self.order, self.order_released) > LARGEST_ORDER or self.order_conditional > largest:
+        if max(orders) > LARGEST_ORDER:
             raise InfeasiblePlan("a filter's order is beyond any that is looked for", "use make_plan")
-        if amplified and not 2 <= self.order_conditional == math.floor(self.order_conditional):
-            raise InfeasiblePlan("the conditional figure holds at whole orders", "use make_plan")
         verify_plan(self)
 
     @property

@@ -8,8 +8,9 @@ three that add noise to a sum it is one participant's update against zero, its n
 - released: readers of the released models only, who don't know who took part: amplified by the prior rate q with
   `amplification.sampled_rdp`. With "fixed" sampling the owner also states that leaving is independent of identity, and
   `amplification.fixed_size_rdp` may be the smaller one.
-- conditional: the published figure, `amplification.poisson_rdp`: it holds if all had been drawn independently,
-  which no outsider can check. Of a central Gaussian the smaller of it and `pld.poisson_gaussian_epsilon`.
+- conditional: the published figure, `amplification.poisson_rdp`, or `amplification.sampled_rdp` where that is smaller:
+  it holds if all had been drawn independently, which no outsider can check. Of a central Gaussian the smaller of it and
+  `pld.poisson_gaussian_epsilon`.
 """
 
 from __future__ import annotations
@@ -134,18 +135,15 @@ def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> C
     if not _amplified(stated, reader):
         return round_curve(stated, noise, honest)
     base, rate = round_curve(stated, noise, stated.h_min), stated.sampling_rate
-    if reader == CONDITIONAL:
-        return lambda orders: np.asarray(poisson_rdp(orders, base, rate))
-    if stated.sampling != FIXED_SIZE:
-        return _with_exact(lambda orders: np.asarray(sampled_rdp(orders, base, rate)), base)
     replaced = round_curve(stated, noise, stated.h_min, times=2)
 
     def at(orders: Floats) -> Floats:
         given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
         found = np.array(sampled_rdp(given, base, rate))
         whole = (given == np.floor(given)) & (given >= 2) & (given <= LARGEST_SAMPLED_ORDER)
-        if whole.any():
-            found[whole] = np.minimum(found[whole], fixed_size_rdp(given[whole], replaced, rate))
+        if whole.any() and _has_theorem(stated, reader):
+            bound, curve = (poisson_rdp, base) if reader == CONDITIONAL else (fixed_size_rdp, replaced)
+            found[whole] = np.minimum(found[whole], bound(given[whole], curve, rate))
         return found.reshape(np.shape(orders))
 
     return _with_exact(at, base)
@@ -237,8 +235,6 @@ def conditional_epsilon(stated: Statement, noise: Noise, order: float, rounds: i
 
 def best_order(stated: Statement, noise: Noise, reader: str) -> float:
     """The order at which all planned rounds convert to the smallest epsilon: first on a grid, then close around it."""
-    if reader == CONDITIONAL and _amplified(stated, reader):
-        return _best_renyi_order(stated, noise, reader)
     exactly = planned_epsilon(stated, noise, reader, GAUSSIAN_ORDER)
     if exactly < math.inf and not _amplified(stated, reader):
         return GAUSSIAN_ORDER  # where it is proved, no other order is as close to the truth
@@ -264,9 +260,10 @@ def _best_renyi_order(stated: Statement, noise: Noise, reader: str) -> float:
         return float(grid[at])
     low, high = grid[at - 1], grid[at + 1]
     around = grid[at : at + 1]
-    if _takes_fractions(stated, reader):
+    whole = stated.mechanism == SKELLAM
+    if not whole:
         around = np.append(around, 1 + np.geomspace(low - 1, high - 1, 401))
-    if _takes_whole_orders(stated, reader):
+    if whole or _has_theorem(stated, reader):
         around = np.append(around, np.unique(np.ceil(np.linspace(low, high, min(int(high - low), 4096) + 1))))
     return float(around[best(around)])
 
@@ -276,24 +273,18 @@ def _amplified(stated: Statement, reader: str) -> bool:
     return reader != COORDINATOR and stated.amplified and stated.clients < stated.population
 
 
-def _takes_whole_orders(stated: Statement, reader: str) -> bool:
-    """Whether a bound that holds for integers only takes part."""
+def _has_theorem(stated: Statement, reader: str) -> bool:
+    """Whether a sampling theorem that holds for integers only takes part."""
     theorem = reader == CONDITIONAL or (reader == RELEASED and stated.sampling == FIXED_SIZE)
-    return stated.mechanism == SKELLAM or (theorem and _amplified(stated, reader))
-
-
-def _takes_fractions(stated: Statement, reader: str) -> bool:
-    """Whether a bound that holds for all orders takes part."""
-    return stated.mechanism != SKELLAM and (reader != CONDITIONAL or not _amplified(stated, reader))
+    return theorem and _amplified(stated, reader)
 
 
 def coarse_orders(stated: Statement, reader: str) -> Floats:
     """Orders to begin a search with, ascending: all that the theorems of this reader's figure allow, thinned out."""
-    found = order_grid() if _takes_fractions(stated, reader) else np.empty(0)
-    if _takes_whole_orders(stated, reader):
+    whole = stated.mechanism == SKELLAM  # its own cost holds at whole orders only
+    found = np.empty(0) if whole else order_grid()
+    if whole or _has_theorem(stated, reader):
         sampled = _amplified(stated, reader)
         last, steps = (LARGEST_SAMPLED_ORDER, 48) if sampled else (10**6, 400)
-        whole = np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
-        found = np.concatenate([found, whole])
-    published = reader == CONDITIONAL and _amplified(stated, reader)
-    return np.unique(found if published else np.append(found, GAUSSIAN_ORDER))
+        found = np.concatenate([found, np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
+    return np.append(GAUSSIAN_ORDER, np.unique(found))

@@ -206,7 +206,7 @@ def test_what_a_budget_leaves_unspent_is_explained(run: Run) -> None:
 
 
 def test_the_figure_on_condition_is_never_above_the_proved_one(run: Run) -> None:
-    """At one round its theorem, for whole orders only, may say more than the account does under no condition."""
+    """At one round the planned order may say more than the account does under no condition."""
     for row in body_of(run, "--participants", "300", "--cohort", "150", "--rounds", "3", "--bits", "18")["rows"]:
         assert row["epsilon_conditional"] <= row["epsilon_coordinator"]
 

@@ -38,7 +38,7 @@ _KEPT: Final = (
     *("outcome", "rounds_completed", "aborted_attempts", "wall_s"),
     *("delta", "epsilon_released", "epsilon_coordinator"),
 )
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Raise this number by hand when the meaning of a setting changes."""
 # How the work is done, not what comes out.
 _WAYS: Final = WAYS | {"batched"}

@@ -373,7 +373,7 @@ class Rounds:
 
         After few rounds the unamplified account may be smaller: it holds under no condition, so under this too. With
         coins it isn't taken: it depends on who was drawn. Nor is a stop that isn't planned, for which the theorem has
-        no figure: then that of all planned rounds. The theorem binds the published figure to whole orders.
+        no figure: then that of all planned rounds.
         """
         if not self.charges:
             return 0.0
