@@ -10,7 +10,7 @@ participant is sampled at rate at most q whatever happened before: draw each rou
 
 The other two are quadratic in q, because they need more: the sum without the participant must be one that a
 neighbouring data set could have given too. They take integer orders only. At each order the smaller of `sampled_rdp`
-and `fixed_size_rdp` may be taken where the latter's conditions hold.
+and one of them may be taken where the latter's conditions hold.
 """
 
 from __future__ import annotations

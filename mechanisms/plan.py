@@ -92,6 +92,8 @@ class Plan(Statement):
             raise InfeasiblePlan("granularity must be positive and the filters' orders at least 1", "use make_plan")
         if max(orders) > LARGEST_ORDER:
             raise InfeasiblePlan("a filter's order is beyond any that is looked for", "use make_plan")
+        if self.mechanism == SKELLAM and any(one % 1 for one in orders):
+            raise InfeasiblePlan("the Skellam bound is proved for whole orders only", "use make_plan")
         verify_plan(self)
 
     @property

@@ -9,8 +9,8 @@ three that add noise to a sum it is one participant's update against zero, its n
   `amplification.sampled_rdp`. With "fixed" sampling the owner also states that leaving is independent of identity, and
   `amplification.fixed_size_rdp` may be the smaller one.
 - conditional: the published figure, `amplification.poisson_rdp`, or `amplification.sampled_rdp` where that is smaller:
-  it holds if all had been drawn independently, which no outsider can check. Of a central Gaussian the smaller of it and
-  `pld.poisson_gaussian_epsilon`.
+  it holds if all had been drawn independently and the noise didn't depend on who was, which no outsider can check. Of a
+  central Gaussian the smaller of it and `pld.poisson_gaussian_epsilon`.
 """
 
 from __future__ import annotations
@@ -135,15 +135,17 @@ def reader_curve(stated: Statement, noise: Noise, reader: str, honest: int) -> C
     if not _amplified(stated, reader):
         return round_curve(stated, noise, honest)
     base, rate = round_curve(stated, noise, stated.h_min), stated.sampling_rate
-    replaced = round_curve(stated, noise, stated.h_min, times=2)
 
     def at(orders: Floats) -> Floats:
         given = np.atleast_1d(np.asarray(orders, dtype=np.float64))
         found = np.array(sampled_rdp(given, base, rate))
         whole = (given == np.floor(given)) & (given >= 2) & (given <= LARGEST_SAMPLED_ORDER)
         if whole.any() and _has_theorem(stated, reader):
-            bound, curve = (poisson_rdp, base) if reader == CONDITIONAL else (fixed_size_rdp, replaced)
-            found[whole] = np.minimum(found[whole], bound(given[whole], curve, rate))
+            if reader == CONDITIONAL:
+                theorem = poisson_rdp(given[whole], base, rate)
+            else:
+                theorem = fixed_size_rdp(given[whole], round_curve(stated, noise, stated.h_min, times=2), rate)
+            found[whole] = np.minimum(found[whole], theorem)
         return found.reshape(np.shape(orders))
 
     return _with_exact(at, base)
@@ -253,19 +255,22 @@ def _best_renyi_order(stated: Statement, noise: Noise, reader: str) -> float:
         )
         return int(np.argmin(converted))
 
-    grid = coarse_orders(stated, reader)
-    grid = grid[grid > GAUSSIAN_ORDER]
-    at = best(grid)
-    if at in (0, grid.size - 1):
-        return float(grid[at])
-    low, high = grid[at - 1], grid[at + 1]
-    around = grid[at : at + 1]
-    whole = stated.mechanism == SKELLAM
-    if not whole:
-        around = np.append(around, 1 + np.geomspace(low - 1, high - 1, 401))
-    if whole or _has_theorem(stated, reader):
-        around = np.append(around, np.unique(np.ceil(np.linspace(low, high, min(int(high - low), 4096) + 1))))
-    return float(around[best(around)])
+    fractions, whole = _order_grids(stated, reader)
+    around: list[Floats] = []
+    for grid, between in ((fractions, _fractions_between), (whole, _whole_between)):
+        if grid.size:
+            at = best(grid)
+            around += [grid[at : at + 1], between(grid[max(at - 1, 0)], grid[min(at + 1, grid.size - 1)])]
+    found = np.concatenate(around)
+    return float(found[best(found)])
+
+
+def _fractions_between(low: float, high: float) -> Floats:
+    return 1 + np.geomspace(low - 1, high - 1, 401)
+
+
+def _whole_between(low: float, high: float) -> Floats:
+    return np.unique(np.ceil(np.linspace(low, high, min(int(high - low), 4096) + 1)))
 
 
 def _amplified(stated: Statement, reader: str) -> bool:
@@ -281,10 +286,14 @@ def _has_theorem(stated: Statement, reader: str) -> bool:
 
 def coarse_orders(stated: Statement, reader: str) -> Floats:
     """Orders to begin a search with, ascending: all that the theorems of this reader's figure allow, thinned out."""
-    whole = stated.mechanism == SKELLAM  # its own cost holds at whole orders only
-    found = np.empty(0) if whole else order_grid()
-    if whole or _has_theorem(stated, reader):
-        sampled = _amplified(stated, reader)
-        last, steps = (LARGEST_SAMPLED_ORDER, 48) if sampled else (10**6, 400)
-        found = np.concatenate([found, np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])
-    return np.append(GAUSSIAN_ORDER, np.unique(found))
+    return np.append(GAUSSIAN_ORDER, np.unique(np.concatenate(_order_grids(stated, reader))))
+
+
+def _order_grids(stated: Statement, reader: str) -> tuple[Floats, Floats]:
+    """Those of any size and whole ones, each ascending, or none."""
+    only_whole = stated.mechanism == SKELLAM
+    fractions = np.empty(0) if only_whole else order_grid()
+    if not only_whole and not _has_theorem(stated, reader):
+        return fractions, np.empty(0)
+    last, steps = (LARGEST_SAMPLED_ORDER, 48) if _amplified(stated, reader) else (10**6, 400)
+    return fractions, np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(66, last, steps))])

@@ -229,6 +229,16 @@ def test_a_document_costs_little_before_it_is_refused() -> None:
         Plan.from_json(plan | {"order_conditional": 2147483646.0})
 
 
+@pytest.mark.parametrize("name", ["order", "order_released", "order_conditional"])
+@pytest.mark.parametrize("order", [2.5, 1.0000000001])
+def test_a_bound_for_whole_orders_is_not_asked_for_others(name: str, order: float) -> None:
+    lottery = WANTED | {"sampling": "lottery", "population": 600, "mechanism": "skellam"}
+    plan = plan_study(**lottery, **coding(LAYERS, clip=1.0)).to_json()
+    assert Plan.from_json(plan | {"order_conditional": 1024.0}).epsilon_conditional > 0
+    with pytest.raises(InfeasiblePlan, match="whole orders"):
+        Plan.from_json(plan | {name: order})
+
+
 def test_a_cohort_that_no_round_can_have_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A joiner reads it before anything is agreed: counting the colluders of 60 million took 28 s and 3 GB."""
     lottery = WANTED | {"sampling": "lottery", "population": 600}
