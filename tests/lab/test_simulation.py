@@ -212,6 +212,7 @@ def test_clips_and_codings_are_those_of_a_study(mechanism: str, coding: dict[str
     assert (first["clips"] != second["clips"]) == adapts
     if adapts and mechanism == "none":
         assert first["below_clip"] == first["exactly_below_clip"]
+    assert (first["exactly_below_clip"] is None) == ("sketch_rows" in coding and mechanism != "none")
     assert second["accuracy"] > 0.2  # 0.1 is chance; the worst of these reach 0.35 and more
 
 

@@ -94,3 +94,10 @@ def test_who_diverges_adds_nothing_to_the_others(by_layer: bool, monkeypatch: py
     assert np.allclose(found[:size] * np.repeat(encoder.scales, plan.clipping.layers), expected, atol=exact)
     bits = (COUNT - 2) / 2 * plan.clipping.bit_size(plan.clipping.clips)  # all of them were short
     assert np.allclose(found[size:], bits, atol=exact)
+
+
+def test_a_norm_beyond_single_precision_is_no_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Participants(NOISY)
+    updates = np.full((COUNT, made.task.dim), 1e25, np.float32)
+    monkeypatch.setattr(SoftmaxRegression, "local_updates", lambda *_: updates)
+    assert shard_of(made).norms == pytest.approx(float(updates[0, 0]) * made.task.dim**0.5)

@@ -57,10 +57,10 @@ class DeviceEncoder:
         chosen = int.from_bytes(os.urandom(8)) >> 1 if seed is None else seed
         self._generator = torch.Generator(device).manual_seed(chosen)
 
-    def room(self, count: int) -> Any:
+    def place_for(self, count: int) -> Any:
         """Where tasks may write so many updates: (count, dim) float32 on the device; an array on the processor."""
-        room = torch.empty(count, self._encoder.plan.dim, device=self._device)
-        return room.numpy() if self._device.type == CPU else room
+        place = torch.empty(count, self._encoder.plan.dim, device=self._device)
+        return place.numpy() if self._device.type == CPU else place
 
     def total(self, updates: Any, metrics: Sequence[HeldOutMetrics]) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """Encode each update and add them up.

@@ -45,7 +45,7 @@ MOST_IN_A_SHARD: Final = 256
 """Participants that are trained at once."""
 FEW_IN_A_SHARD: Final = 32
 """Participants that are trained one after the other: large shards would gain nothing, and leave processes idle."""
-# 64 MB of float32 updates, and, of each thread that encodes, 16 bytes a value of one of them. They stay.
+# 64 MB of float32 updates, which stay, as do 16 bytes a value of what each thread encodes at once.
 _VALUES_IN_A_SHARD: Final = 1 << 24
 # Encoded in one go: what fits a level-2 cache several times over gains nothing any more.
 _VALUES_AT_ONCE: Final = 1 << 18
@@ -260,7 +260,7 @@ class Participants:
         rngs = [update_rng(self._settings.seed, assignment.round, one) for one in who]
         task = at_round(self.task, (assignment.round - 1) / self._settings.study.study.rounds)
         if self.batched and isinstance(task, BatchedTask):
-            out = on_device.room(len(who)) if on_device else self._place_for(len(who))
+            out = on_device.place_for(len(who)) if on_device else self._place_for(len(who))
             found: Any = task.local_updates(assignment.parameters, data, rngs, assignment.l2_clip, out)
             if np.shape(found) != (len(who), self.task.dim):
                 wrong = f"local_updates returns {np.shape(found)}; it must return {(len(who), self.task.dim)}"
