@@ -21,8 +21,8 @@ from learning.task_names import TASKS, VOTES, trained_task
 from runtime.address import join_address, ports_from, split_address
 from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
-from runtime.settings_file import Settings
-from runtime.settings_keys import build, flat_values, key, settings_keys, settings_toml
+from runtime.settings_file import Settings, build
+from runtime.settings_keys import flat_values, key, settings_keys, settings_toml
 from server.study_file import StudyConfiguration
 from server.study_tables import DATA, NETWORK, PRIVACY, STUDY
 
@@ -126,7 +126,7 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 
     ``deadline_s`` among the values is the longest wait of each phase that has none of its own.
 
-    Raises Failure: sizes that contradict each other; pydantic.ValidationError: a value can't be.
+    Raises Failure: sizes that contradict each other, or a value can't be (ConfigurationError).
     """
     defaults: dict[str, Any] = {"one_machine": True}
     if values.get("gateways"):  # another gateway takes that long to hold all participants of one that failed
@@ -160,7 +160,7 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -> Study:
     """A study from values by flat name (``population`` may be among them), with the keys that follow from its sizes.
 
-    Raises Failure: cohorts that can't be drawn; pydantic.ValidationError: a value can't be.
+    Raises Failure: cohorts that can't be drawn, or a value can't be (ConfigurationError).
     """
     places, cohort = sizes.participants + sizes.enrol, sizes.cohort
     population = values.get("population")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from runtime.failure import Failure, InputFailure
-from runtime.settings_file import explain, number_if_it_is_one, refusal
-from runtime.settings_keys import SettingsKey, build, settings_keys
+from runtime.settings_file import build, explain, number_if_it_is_one, refusal
+from runtime.settings_keys import SettingsKey, settings_keys
 from runtime.text import did_you_mean
 
 Model = TypeVar("Model")
@@ -35,8 +35,11 @@ def settled(
     """
     try:
         made = make()
-    except ValidationError as error:
-        raise in_options(error, *models) from None
+    except (ValidationError, InputFailure) as error:
+        cause = error.__cause__ if isinstance(error, InputFailure) else error
+        if not isinstance(cause, ValidationError):
+            raise
+        raise in_options(cause, *models) from None
     keys = settings_keys(type(study(made)))
     for name, value in given.items():
         needs = keys[name].about.needs if name in keys else None

@@ -54,7 +54,7 @@ _LIMIT = 80  # characters of a refused value that are repeated in an error
 
 
 class ConfigurationError(InputFailure, ValueError):
-    """A settings file, or a variable that overrides it, can't be used. The message says what to change."""
+    """A settings file, a variable that overrides it, or a value in its place can't be used; says what to change."""
 
 
 class Table(BaseModel):
@@ -69,6 +69,7 @@ class Settings(Table):
 
 Model = TypeVar("Model", bound=Settings)
 Within = TypeVar("Within", bound=Table)
+Made = TypeVar("Made", bound=BaseModel)
 
 
 def read_settings(
@@ -177,6 +178,28 @@ def number_if_it_is_one(value: Any) -> Any:
 
 TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
 """One option of a task, in the table [task] of study.toml and host.toml."""
+
+
+def build(model: type[Made], values: Mapping[str, Any]) -> Made:
+    """A model from values by their flat names (`settings_keys`); the others are the defaults.
+
+    Raises ConfigurationError, caused by pydantic.ValidationError: a value can't be; without cause: no key has such a
+    name.
+    """
+    keys = settings_keys(model)
+    for name in values.keys() - keys.keys():
+        raise ConfigurationError(f"{name} is not a known key.{did_you_mean(name, keys)}")
+    body: dict[str, Any] = {one.table: {} for one in keys.values() if one.table}
+    for flat, one in keys.items():
+        place = body[one.table] if one.table else body
+        if flat in values:
+            place[one.name] = values[flat]
+        elif one.field.is_required() and one.about.initial is not None:
+            place[one.name] = one.about.initial
+    try:
+        return model(**body)
+    except ValidationError as error:
+        raise ConfigurationError(explain(model, error.errors(include_url=False)[0])) from error
 
 
 def explain(model: type[BaseModel], detail: Any, key: str = "") -> str:

@@ -1,9 +1,9 @@
 """What a settings model says of its keys, once. Options, comments, ranges, defaults and docs come from it.
 
 A settings file is a pydantic model of tables (`runtime.settings_file`). Each key is declared with `key`.
-`settings_keys` lists the keys, `build` makes a model from values by option name, `settings_toml` writes the commented
-file, tests/server/study_docs.py the table for the docs. `sordino.cli.options` makes options of the same keys,
-`runtime.option_values` a model of what was given.
+`settings_keys` lists the keys, `settings_toml` writes the commented file, tests/server/study_docs.py the table for the
+docs. `runtime.settings_file.build` makes a model from values by option name, `sordino.cli.options` options of the same
+keys, `runtime.option_values` a model of what was given.
 """
 
 from __future__ import annotations
@@ -159,25 +159,6 @@ def settings_keys(model: type[BaseModel]) -> dict[str, SettingsKey]:
                     assert entry.flat not in found, f"two keys are called {entry.flat}"  # noqa: S101  # our own models
                     found[entry.flat] = entry
     return found
-
-
-def build(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """A model from values by their flat names; the others are the defaults.
-
-    Raises pydantic.ValidationError: a value can't be; TypeError: no key has such a name.
-    """
-    keys = settings_keys(model)
-    unknown = sorted(values.keys() - keys.keys())
-    if unknown:
-        raise TypeError(f"{model.__name__} has no key {', '.join(unknown)}")
-    body: dict[str, Any] = {one.table: {} for one in keys.values() if one.table}
-    for flat, one in keys.items():
-        place = body[one.table] if one.table else body
-        if flat in values:
-            place[one.name] = values[flat]
-        elif one.field.is_required() and one.about.initial is not None:
-            place[one.name] = one.about.initial
-    return model(**body)
 
 
 def flat_values(settings: BaseModel) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from pydantic import ValidationError
 
 from authority.new_study import Sizes
 from learning.task_names import WITHOUT_TORCH, trained_task
 from runtime.failure import ExitCode, InputFailure
-from runtime.option_values import built, check_folder, in_options, settled
+from runtime.option_values import built, check_folder, settled
 from server.study_file import load
 from server.study_tables import TaskTable
 from sordino.cli.options import chosen, options, with_options
@@ -24,7 +23,6 @@ from sordino.cli.verbs import JsonAtEnd, argument, epilog
 from sordino.lab.simulation.settings import (
     Files,
     SimulatedStudy,
-    SimulationError,
     SimulationOptions,
     SimulationSettings,
     resized,
@@ -83,7 +81,6 @@ def _run(
                 f"Use --output {output.with_suffix('.jsonl')}."
             )
     values = study_values(given, Sizes, SimulatedStudy)
-    values.setdefault("sampling", "lottery" if "cohort" in values else "none")
     seed = values.get("seed", 1)
     counted = "participants" in values
     if directory is not None:
@@ -99,19 +96,15 @@ def _run(
             )
         changed = partial(simulated_study, **({"name": NAME} | values))
         study = fitted(settled(changed, lambda study: study, values, SimulatedStudy, Sizes))
-    try:
-        folder = None if data is None else str(data.absolute())
-        settings = SimulationSettings(study=study, seed=seed, data=folder, **own)
-    except SimulationError as error:
-        if isinstance(error.__cause__, ValidationError):
-            raise in_options(error.__cause__, SimulationOptions) from None
-        raise
+    folder = None if data is None else str(data.absolute())
+    make = partial(SimulationSettings, study=study, seed=seed, data=folder, **own)
+    settings = settled(make, lambda made: made.study, {}, SimulationOptions)
     trained = trained_task(study.study.task, study.task)
     if settings.device == "cuda" and trained in WITHOUT_TORCH:
         raise InputFailure(
             f"--device cuda needs a task that trains with torch; {trained} computes with numpy: leave it out."
         )
-    if settings.private and (directory is None or values.keys() & set(CHANGES)):
+    if settings.private:
         more = None if data is None or counted else f"at least {{}} files in {data}, one of each participant"
         figures = check_study(study, changed, more=more, target=settings.target)
         for note in () if as_json else (*unreached(figures), *noise_outweighs(figures)):
@@ -161,8 +154,6 @@ def _from_folder(
     configuration = load(directory)
     places = configuration.study.participants or len(configuration.roster_file().read().roster)
     anew = {name: value for name, value in values.items() if name in CHANGES}
-    if values.get("sampling") == "none" and "cohort" not in values:
-        anew.pop("sampling")
     if anew.keys() & {"participants", "cohort", "sampling"}:
         anew |= {"min_survivors": None, "quorum": None}
     changed = partial(resized, configuration, places, **anew)

@@ -8,9 +8,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
-
-from runtime.settings_file import explain
 from runtime.settings_keys import settings_keys
 from runtime.text import counted, did_you_mean
 from sordino.lab.experiments.outcome import combined
@@ -136,8 +133,8 @@ def sweep(
         grid: options of a study (``sordino simulate --help``), of a simulation or of the task, each with a list of
             values, or one value.
 
-    Raises SimulationError: an option that doesn't exist, or a value outside its range; and as `simulate_study`, but for
-    an infeasible plan, which is the outcome of its runs.
+    Raises SimulationError, ConfigurationError: an option that doesn't exist, or a value outside its range; and as
+    `simulate_study`, but for an infeasible plan, which is the outcome of its runs.
     """
     values = {name: one if isinstance(one, list | tuple | range) else [one] for name, one in grid.items()}
     task_options = settings.study.make_task().options
@@ -154,10 +151,7 @@ def sweep(
         study |= {"task_options": with_start(task, options, seed), "seed": seed}
         if {"participants", "cohort", "max_dropout", "adversarial"} & study.keys():
             study = {"min_survivors": None, "quorum": None} | study
-        try:
-            changed = resized(settings.study, settings.participants, **study)
-        except ValidationError as error:
-            raise SimulationError(explain(SimulatedStudy, error.errors(include_url=False)[0]).rstrip(".")) from None
+        changed = resized(settings.study, settings.participants, **study)
         of_run = {name: one for name, one in chosen.items() if name in of_simulation}
         return settings.changed(study=changed, seed=seed, **of_run)
 

@@ -120,6 +120,13 @@ def test_a_studys_folder(run: Run, tmp_path: Path) -> None:
     assert "--epsilon can't be combined with" in refusal(run, "simulate", str(folder), "--epsilon", "3")
 
 
+def test_a_folders_sampling_holds_until_it_is_changed(run: Run, tmp_path: Path) -> None:
+    drawn = {"cohort": 40, "sampling": "epochs"}
+    make_local_study(tmp_path / "study", new_study(name="mine", participants=80, hosts=2, rounds=1, bits=18, **drawn))
+    for given, wanted in [((), "epochs"), (("--cohort", "30"), "epochs"), (("--sampling", "none"), "none")]:
+        assert body_of(run, str(tmp_path / "study"), *given)["configuration"]["settings"]["study"]["sampling"] == wanted
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

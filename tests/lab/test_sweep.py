@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import sordino
 from sordino.lab.experiments.runs import Standing
+from sordino.lab.simulation.settings import resized
 
 mpl.use("Agg")
 
@@ -75,3 +77,37 @@ def test_a_wrong_option_is_one_sentence(settings: sordino.SimulationSettings, gr
         sordino.sweep(settings, **grid)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "says"),
+    [
+        (sordino.simulated_study, {"epsilonn": 1}, "epsilonn is not a known key. Did you mean epsilon?"),
+        (sordino.new_study, {"epsilon": -1}, "privacy.epsilon = -1 should be greater than 0."),
+        (sordino.SimulationSettings, {"sed": 1}, "a simulation has no setting sed. Did you mean seed?"),
+        (sordino.SimulationSettings, {"rounds": 1}, "rounds is a setting of the study; use study=simulated_study("),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(make: Callable[..., Any], given: dict[str, Any], says: str) -> None:
+    with pytest.raises(sordino.Failure) as error:
+        make(**given)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+
+
+def test_a_cohort_is_drawn_by_a_lottery_unless_its_law_is_stated() -> None:
+    whole, drawn = ("none", 100, None), ("lottery", 20, 100)
+    epochs: tuple[Any, ...] = ("epochs", 20, 100)
+    for before, change, wanted in [
+        ({}, {}, whole),
+        ({}, {"cohort": 20}, drawn),
+        ({"cohort": 20}, {}, drawn),
+        ({"cohort": 20, "sampling": "epochs"}, {}, epochs),
+        ({"cohort": 50, "sampling": "epochs"}, {"cohort": 20}, epochs),
+        ({"cohort": 20}, {"sampling": "epochs"}, epochs),
+        ({"cohort": 20}, {"sampling": "none"}, whole),
+    ]:
+        found = resized(sordino.simulated_study(participants=100, **before), 100, **change)
+        assert (found.privacy.sampling, found.study.participants, found.privacy.population) == wanted
+    with pytest.raises(sordino.Failure, match="say how many with --cohort"):
+        sordino.simulated_study(sampling="lottery")

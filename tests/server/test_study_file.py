@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from authority.folder import AuthoritySettings
 from client.host_file import HostConfiguration
-from runtime.settings_file import TABLES, read_settings
-from runtime.settings_keys import build, settings_keys, settings_toml
+from runtime.settings_file import TABLES, build, read_settings
+from runtime.settings_keys import settings_keys, settings_toml
 from server.study_file import ConfigurationError, StudyConfiguration, load
 from tests.server.study_docs import PAGE, page
 

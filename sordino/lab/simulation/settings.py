@@ -16,9 +16,9 @@ from pydantic import Field, ValidationError, model_validator
 from authority.new_study import Sizes, study_of_size
 from learning.data_names import OWN
 from runtime.failure import InputFailure
-from runtime.settings_file import Table, explain
-from runtime.settings_keys import build, flat_values, key, settings_keys
-from runtime.text import dotted
+from runtime.settings_file import Table, build, explain
+from runtime.settings_keys import flat_values, key, settings_keys
+from runtime.text import did_you_mean, dotted
 from server.study_file import StudyConfiguration
 from server.study_tables import PrivacyTable
 
@@ -53,7 +53,7 @@ class SimulatedPrivacy(PrivacyTable):
         "none",
         "how cohorts are drawn: none, lottery, epochs; for comparison only fixed, and, with mechanism gaussian or "
         "none, poisson",
-        shown="none, with --cohort lottery",
+        shown="none, with --cohort lottery, or DIR's",
     )
 
 
@@ -66,8 +66,11 @@ class SimulatedStudy(StudyConfiguration):
 def simulated_study(**values: Any) -> SimulatedStudy:
     """Make a study to simulate, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
 
-    Raises Failure: cohorts that can't be drawn; pydantic.ValidationError: an invalid value.
+    A ``cohort`` is drawn by a lottery unless ``sampling`` states another law.
+
+    Raises Failure: cohorts that can't be drawn, a value can't be, or no key has such a name.
     """
+    values = {"sampling": "none" if values.get("cohort") is None else "lottery"} | values
     sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
     return study_of_size(SimulatedStudy, values, sizes)
 
@@ -78,9 +81,10 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
     ``places``: participants of ``study``, if its file doesn't say.
     """
     drawn = study.privacy.sampling != "none"
+    kept = drawn and changed.get("sampling") != "none"
     values = flat_values(study)
-    held = {"participants": study.places or places, "cohort": study.study.participants if drawn else None}
-    for name in ("in_a_round", "largest_roster", *(() if drawn else ("population",))):
+    held = {"participants": study.places or places, "cohort": study.study.participants if kept else None}
+    for name in ("in_a_round", "largest_roster", *(() if drawn else ("sampling",)), *(() if kept else ("population",))):
         values.pop(name)
     return simulated_study(**values | held | changed)
 
@@ -151,7 +155,7 @@ class SimulationSettings(SimulationOptions):
         batched: train many participants at once if the task can.
         data: folder with a .csv or .npz of each participant, if the study's data set is "own"; else None.
 
-    Raises SimulationError: a value outside its range.
+    Raises SimulationError: a value outside its range, or no setting has such a name.
     """
 
     study: SimulatedStudy = Field(default_factory=simulated_study)
@@ -162,6 +166,11 @@ class SimulationSettings(SimulationOptions):
     if not TYPE_CHECKING:  # static tools read the fields
 
         def __init__(self, **values: Any) -> None:
+            for name in values.keys() - type(self).model_fields.keys():
+                if name in {*settings_keys(SimulatedStudy), *settings_keys(Sizes)}:
+                    raise SimulationError(f"{name} is a setting of the study; use study=simulated_study({name}=...)")
+                near = did_you_mean(name, type(self).model_fields)
+                raise SimulationError(f"a simulation has no setting {name}.{near}")
             try:
                 super().__init__(**values)
             except ValidationError as error:
