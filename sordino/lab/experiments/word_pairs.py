@@ -88,16 +88,17 @@ class WordPairs(NumpyClassifier):
         real = self.counted(labels)
         if counted is not None:
             real &= counted[:, None]
-        words, places = np.unique(inputs[real], return_inverse=True)
-        classes = len(model["bias"])
-        pairs = np.bincount(places * classes + labels[real], minlength=len(words) * classes).reshape(-1, classes)
+        before, classes = inputs[real], len(model["bias"])
+        times = np.bincount(before, minlength=classes)
+        words = np.flatnonzero(times)
+        pairs = np.bincount(before * np.int64(classes) + labels[real], minlength=classes * classes)
         known = model["words"][words]
         scores = known @ model["next"] + model["bias"]
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
-        scores *= (pairs.sum(axis=-1) / scores.sum(axis=-1)).astype(scores.dtype)[:, None]
-        scores -= pairs
-        scores /= max(len(places), 1)
+        scores *= (times[words] / scores.sum(axis=-1)).astype(scores.dtype)[:, None]
+        scores -= pairs.reshape(classes, classes)[words].astype(scores.dtype)
+        scores /= max(len(before), 1)
         of_words = np.zeros_like(model["words"])
         of_words[words] = scores @ model["next"].T
         return {"words": of_words, "next": known.T @ scores, "bias": scores.sum(axis=0)}
