@@ -256,6 +256,11 @@ def load(path: Path) -> StudyConfiguration:
     """
     file = path / STUDY_FILE if path.is_dir() else path
     configuration = read_settings(StudyConfiguration, file, hint=_HINT)
+    size, privacy = ("study.participants", configuration.study.participants), configuration.privacy
+    counts = [(f"privacy.{name}", getattr(privacy, name)) for name in ("min_survivors", "quorum", "population")]
+    for (name, given), (most, limit) in [(counts[0], size), (counts[1], size), (size, counts[2])]:
+        if given and limit and given > limit:
+            raise ConfigurationError(f"{file}: {name} = {given} is above {most} = {limit}. Set it to {limit} or less.")
     base = file.resolve().parent
     table = absolute(configuration.coordinator, base)
     made_later = {"state", "lottery", "transcript_key"} | (set() if table.enrolment_listen else {"card"})

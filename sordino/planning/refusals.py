@@ -115,8 +115,10 @@ def assumed(chosen: Mapping[str, Any]) -> int:
     return colluders_in_cohort(chosen["population"], clients, *shares, draws)
 
 
-def check_aborts(figures: PlanFigures, again: Again) -> None:
+def check_aborts(figures: PlanFigures, chosen: Mapping[str, Any], again: Again) -> None:
     """Refuse a plan whose attempts would mostly end without a sum, with a setting that was tried.
+
+    ``chosen`` is as of `check_counts`.
 
     Raises Failure: the probability is above one half.
     """
@@ -130,6 +132,8 @@ def check_aborts(figures: PlanFigures, again: Again) -> None:
             break
     if dropout := _dropout_that_works(again, figures.clients, max_dropout, figures.min_survivors):
         found.append(f"--max-dropout {dropout} with --min-survivors {figures.min_survivors}")
+    if chosen["min_survivors"] is None and (fewer := _adversarial_that_works(chosen, again)):
+        found.append(f"--adversarial {fewer}")
     raise Failure(
         ExitCode.INFEASIBLE,
         f"if {100 * max_dropout:g} % leave, {percent(share)} of the attempts miss min_survivors "
@@ -144,6 +148,16 @@ def _dropout_that_works(again: Again, clients: int, max_dropout: float, survivor
     for dropout in (part / 100 for part in range(hundredth, -1, -1 if hundredth <= 30 else -2)):
         if dropout < max_dropout and _keeps(again, clients, dropout, survivors, max_dropout=dropout):
             return f"{dropout:g}"
+    return ""
+
+
+def _adversarial_that_works(chosen: Mapping[str, Any], again: Again) -> str:
+    """The largest smaller share of colluders whose default min_survivors is reached often enough; empty if none."""
+    clients, dropout = chosen["clients"], chosen["max_dropout"]
+    for share in (part / 100 for part in range(math.ceil(100 * chosen["adversarial"]) - 1, -1, -1)):
+        survivors = default_min_survivors(clients, assumed({**chosen, "adversarial": share}), dropout)
+        if probability_below(clients, dropout, survivors) <= MOSTLY and works(again, adversarial=share):
+            return f"{share:g}"
     return ""
 
 
@@ -165,7 +179,7 @@ def check_plan(
         if not use:
             raise
         raise Failure(ExitCode.INFEASIBLE, problem.reason, use) from None
-    check_aborts(figures, again)
+    check_aborts(figures, chosen, again)
     return replace(figures, learns_with=_learns_with(figures, again, option))
 
 

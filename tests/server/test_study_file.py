@@ -105,6 +105,13 @@ def test_a_bad_variable_is_named_itself(study: Path, monkeypatch: pytest.MonkeyP
         ("epsilon = 4", "epsilon = 4\nbits = 63", "privacy.bits = 63 should be less than or equal to 62."),
         ("epsilon = 4", "epsilon = 4\nmax_dropuot = 0.2", "is not a known key. Did you mean max_dropout?"),
         ("epsilon = 4", "epsilon = 4\nmin_survivors = 8\nquorum = 7", "Set quorum to 8 or more."),
+        ("[privacy]", "participants = 9\n[privacy]\nquorum = 10", "quorum = 10 is above study.participants = 9. Set it"),
+        ("[privacy]", "participants = 9\n[privacy]\nmin_survivors = 10", "privacy.min_survivors = 10 is above study.pa"),
+        (
+            "[privacy]",
+            'participants = 9\n[privacy]\nsampling = "lottery"\npopulation = 8',
+            "study.participants = 9 is above privacy.population = 8. Set it to 8 or less.",
+        ),
         ("rounds = 10", "rounds = 0", "study.rounds = 0 should be greater than or equal to 1."),
         ("rounds = 10", "rounds = 1.5", "study.rounds = 1.5 should be a whole number"),
         ('"softmax-regression"', '"gpt"', "study.task = 'gpt' is unknown. Use one of: softmax-regression"),
