@@ -136,7 +136,10 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
     if deadline_s is not None:
         phases = ("advertise_keys_s", "share_keys_s", "training_s", "consistency_check_s", "unmasking_s")
         values = dict.fromkeys(phases, deadline_s) | values
-    making = build(Making, {name: values.pop(name) for name in settings_keys(Making) if name in values})
+    given = {name: values.pop(name) for name in settings_keys(Making) if name in values}
+    making = build(Making, given)
+    if "hosts" not in given:
+        making = making.model_copy(update={"hosts": min(making.hosts, making.participants)})
     none = making.participants == making.hosts == 0 and making.enrol > 0
     if not none and not 1 <= making.hosts <= making.participants:
         raise InputFailure(
@@ -208,7 +211,7 @@ class LocalStudy:
     data_files: tuple[Path, ...] = ()
 
 
-def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
+def make_local_study(directory: str | os.PathLike[str], new: NewStudy) -> LocalStudy:
     """Write a whole study into ``directory``, which must be new or empty.
 
     Raises Failure: the folder isn't empty, or an option can't be used; InfeasiblePlan: no plan keeps the budget and the
@@ -216,6 +219,7 @@ def make_local_study(directory: Path, new: NewStudy) -> LocalStudy:
     """
     from wire.study import check_roster_fits
 
+    directory = Path(directory)
     if why := taken(directory):
         raise InputFailure(f"{directory} is {why}. Name a folder that is new or empty.")
     check_data(new.study, new.making.participants)

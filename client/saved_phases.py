@@ -41,9 +41,9 @@ class SavedPhases(AbstractContextManager["SavedPhases"]):
     The disk may hold deleted keys for some time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         """``path``: made if need be. Raises runtime.durable.StorageError: another process has it, or it isn't one."""
-        self._store, self._turn = DurableStore(path, SCHEMA, APPLICATION_ID), threading.Lock()
+        self._store, self._turn = DurableStore(Path(path), SCHEMA, APPLICATION_ID), threading.Lock()
 
     def begin(self, config: RoundConfig, identity: IdentityKey) -> tuple[ShareKeys, Advertisement]:
         """The first message of an attempt, and the phase to `save`.

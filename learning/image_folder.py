@@ -8,6 +8,7 @@ their paths, those of ``labels.csv`` in its order.
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,12 @@ _GREY: Final = ("1", "L", "LA", *_DEEP)
 
 
 def read_images(
-    folder: Path, *, classes: Sequence[str] = (), side: int = 0, channels: int = 0, numeric_labels: bool = False
+    folder: str | os.PathLike[str],
+    *,
+    classes: Sequence[str] = (),
+    side: int = 0,
+    channels: int = 0,
+    numeric_labels: bool = False,
 ) -> Dataset:
     """All images of a folder that can be read; how many can't is in ``unread`` of the result.
 
@@ -44,7 +50,9 @@ def read_images(
 
     Raises learning.blocks.DatasetError: no images, several sizes, or subfolders that name no class.
     """
-    with named_in_errors(folder):
+    if side < 0 or channels not in (0, 1, 3):
+        raise DatasetError(f"side = {side}, channels = {channels}: a side is 0 or more, and channels are 0, 1 or 3")
+    with named_in_errors(folder := Path(folder)):
         return images(folder, Missing.LEFT_OUT, classes, side, channels, numeric_labels=numeric_labels)
 
 

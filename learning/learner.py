@@ -102,7 +102,7 @@ class ModelLearner(Learner):
         self._vector = flatten(load_arrays(path, self._shapes))
 
     def evaluate(self) -> dict[str, float]:
-        return self._evaluate(views(self._vector, self._shapes, writable=True))
+        return self._evaluate(self.broadcast())
 
     def state(self) -> tuple[Parameters, State]:
         return self.broadcast(), self._optimizer.state()

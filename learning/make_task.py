@@ -13,7 +13,7 @@ from learning.options import OptionError, TaskOptions, TrainingOptions
 from learning.own_task import TaskMistake, mistakes_told, task_class
 from learning.parameters import Shapes
 from learning.task import ModelTask, Task
-from learning.task_names import BUILT_IN, check_task_name
+from learning.task_names import BUILT_IN, FLOWER, check_task_name
 from learning.tasks.personal import Personal, travelling
 
 
@@ -39,6 +39,9 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
     with mistakes_told(name, kind):
         made = kind.Options.from_mapping(options or {})
         task = kind(made)
+        if name not in BUILT_IN and not name.startswith(FLOWER):
+            vars(task).setdefault("options", made)  # which an __init__ of its own may not keep
+            _ = task.dim  # what else it left out fails here, and is told with its place
         return Personal(cast(ModelTask, task)) if isinstance(made, TrainingOptions) and made.personal else task
 
 

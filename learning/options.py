@@ -8,7 +8,7 @@ import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, cast
 
 from runtime.failure import InputFailure
 from runtime.text import did_you_mean
@@ -46,6 +46,7 @@ def require(holds: bool, option: str, value: object, expected: str) -> None:
 def in_kind_of(default: object, option: str, value: object) -> Any:
     """Return ``value`` in the type of ``default``. Raises OptionError: it is of another kind."""
     kind = type(default)
+    value = cast(Any, value).item() if getattr(value, "ndim", 1) == 0 else value  # NumPy's numbers
     if kind is float and type(value) is int:
         try:
             value = float(value)

@@ -301,7 +301,8 @@ def _guarded(
         found = None if wrong is None else wrong(result)
         if found is not None:
             raise TaskMistake(f"{_failing(name, kind)}: {_beginning(written)}: {method} {found}")
-        return result
+        # NumPy's numbers can't be written as JSON, where a round is recorded.
+        return {key: float(one) for key, one in result.items()} if wrong is _wrong_figures else result
 
     return called
 
@@ -313,6 +314,8 @@ def _wrong_parameters(result: object) -> str | None:
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
             kind = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             return f"gives {key!r} as {kind}; it must be an array of numpy, float32"
+        if not isinstance(key, str) or not np.isfinite(array).all():
+            return f"gives {key!r}; a name must be a text, and its values finite"
     return None
 
 
@@ -320,6 +323,9 @@ def _wrong_figures(result: object) -> str | None:
     if isinstance(result, Mapping) and all(
         isinstance(key, str) and isinstance(one, int | float | np.floating | np.integer) for key, one in result.items()
     ):
+        accuracy = float(result.get("accuracy", 0))
+        if accuracy < 0 or accuracy > 1:  # not NaN, which says that it isn't known
+            return f"gives accuracy {accuracy:g}; it must be a share, from 0 to 1"
         return None
     return "returns no figures; it must return a dict such as {'accuracy': 0.9, 'loss': 0.3}, plain numbers"
 

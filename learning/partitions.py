@@ -52,10 +52,13 @@ def partition(
     """
     if name not in PARTITIONS:
         raise ValueError(f"unknown partition {name!r}; known partitions: {', '.join(PARTITIONS)}")
-    if clients < 1:
-        raise ValueError(f"{clients} participants: there must be one at least")
-    if seed < 0:
-        raise ValueError(f"the partition's seed is {seed}; it must be >= 0")
+    for what, number, least in (("number of participants", clients, 1), ("seed", seed, 0)):
+        if number < least or number != int(number):
+            raise ValueError(f"the partition's {what} is {number}; it must be a whole number from {least}")
+    if users is not None and len(users) != len(labels):
+        raise ValueError(f"there are {len(users)} users for {len(labels)} labels; each example has one of each")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("some labels aren't finite: leave their examples out")
     if clients * FEWEST_EXAMPLES > len(labels):
         raise ValueError(
             f"{len(labels)} examples are too few for {clients} participants with at least {FEWEST_EXAMPLES} "

@@ -7,6 +7,7 @@ says which. `learning.own_data` has the rules for participants' files.
 from __future__ import annotations
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ class Missing(Enum):
     LEFT_OUT = 2
 
 
-def read_table(path: Path, *, label: str = LABEL, numeric_labels: bool = False) -> Dataset:
+def read_table(path: str | os.PathLike[str], *, label: str = LABEL, numeric_labels: bool = False) -> Dataset:
     """All rows of a .csv, .npz or .parquet whose cells can be used; how many can't is in ``unread`` of the result.
 
     Args:
@@ -47,7 +48,7 @@ def read_table(path: Path, *, label: str = LABEL, numeric_labels: bool = False) 
 
     Raises learning.blocks.DatasetError: the file is missing or has another form, such as a column of text.
     """
-    with named_in_errors(path):
+    with named_in_errors(path := Path(path)):
         return table(path, Missing.LEFT_OUT, label, numeric_labels=numeric_labels)
 
 

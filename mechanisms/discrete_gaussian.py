@@ -28,7 +28,7 @@ def gaussian_weights(variance: Fraction, step: int) -> list[int]:
     return weights
 
 
-@lru_cache(maxsize=16)  # a share and its parts
+@lru_cache(maxsize=16, typed=True)  # a share and its parts
 def discrete_gaussian(variance: Fraction) -> LatticeNoise:
     """The sampler of N_Z(0, variance), built once per process (up to some 30 milliseconds, 0.5 to 2 MB).
 

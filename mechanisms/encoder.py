@@ -134,7 +134,7 @@ class Encoder:
 
     Attributes: ``granularity``, grid step of this round, units of what is rotated; ``scales``, of the layers.
 
-    Raises ValueError: the seed has another length, or the clips don't fit the plan.
+    Raises ValueError: the seed has another length, or clips or survivors don't fit the plan.
     """
 
     def __init__(
@@ -150,6 +150,8 @@ class Encoder:
             seed = hashlib.sha256(b"sordino/v1/sketch\x00" + rotation_seed).digest()
             self._sketch = CountMeanSketch(seed, plan.dim, plan.sketch_rows, plan.sketch_width)
         self._noise, self._parts = noise_laws(plan)
+        if survivors is not None and plan.noise_parts and not plan.min_survivors <= survivors <= plan.clients:
+            raise ValueError(f"{survivors} survivors; the plan has {plan.min_survivors} to {plan.clients}")
         self._left_out = 0 if survivors is None else plan.released_parts(survivors)
         self._dtype = word_dtype(plan.bits)
         self._mask = np.int64((1 << plan.bits) - 1)

@@ -391,6 +391,13 @@ def make_plan(
     """
     if type(dim) is int and not 1 <= dim <= LARGEST_DIM:
         raise InfeasiblePlan(f"dim {dim} is out of range", f"use 1 to {LARGEST_DIM}")
+    if clip is not None and clipping is not None:
+        raise InfeasiblePlan("clip and clipping are both stated", "state one of them")
+    budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}
+    if budgets.get(target) is not None:
+        raise InfeasiblePlan("epsilon is the budget of the target", f"leave budget_{target} out")
+    if wrong := [reader for reader, most in budgets.items() if most is not None and not 0 < most < math.inf]:
+        raise InfeasiblePlan(f"budget_{wrong[0]} must be above 0", "state a finite epsilon")
     coded = sketch[0] * sketch[1] or dim
     if clipping is None:
         if clip is None:
@@ -443,9 +450,7 @@ def make_plan(
             break
         noise_parts -= 1  # a coarse grid has room for fewer and larger parts
     if not stated.amplified:  # both epsilons are the same, and so are the budgets
-        budget_coordinator = budget_coordinator or stated.epsilon
-        budget_released = budget_released or stated.epsilon
-    budgets = {COORDINATOR: budget_coordinator, RELEASED: budget_released}
+        budgets = {reader: stated.epsilon if most is None else most for reader, most in budgets.items()}
     for reader in budgets:
         if reader == target:
             budgets[reader] = stated.epsilon

@@ -97,7 +97,7 @@ def _weights_at_multiples(variance: Fraction, step: int) -> list[int]:
     return weights[:-1]
 
 
-@lru_cache(maxsize=16)  # a share and its parts
+@lru_cache(maxsize=16, typed=True)  # a share and its parts
 def skellam(variance: Fraction) -> LatticeNoise:
     """The sampler of Sk(0, variance), built once per process (up to a few tenths of a second, 0.5 to 2 MB)."""
     return LatticeNoise(variance, skellam_weights)

@@ -40,13 +40,18 @@ def settled(
         if not isinstance(cause, ValidationError):
             raise
         raise in_options(cause, *models) from None
-    keys = settings_keys(type(study(made)))
+    check_needs(study(made), given)
+    return made
+
+
+def check_needs(study: BaseModel, given: Mapping[str, Any]) -> None:
+    """Refuse values without effect, by their flat names. Raises Failure: one needs another, which isn't so."""
+    keys = settings_keys(type(study))
     for name, value in given.items():
         needs = keys[name].about.needs if name in keys else None
-        if needs is not None and not needs[1](study(made)):
+        if needs is not None and not needs[1](study):
             shown = "" if value is True else f" {value}"
             raise InputFailure(f"{keys[name].option}{shown} needs {needs[0]}; or leave it out.")
-    return made
 
 
 def built(model: type[Table], values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Table:

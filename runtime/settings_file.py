@@ -7,6 +7,7 @@ value found and what is expected.
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -176,7 +177,21 @@ def number_if_it_is_one(value: Any) -> Any:
     return value
 
 
-TaskOption = Annotated[bool | int | float | str, BeforeValidator(number_if_it_is_one)]
+def _plain(value: Any) -> Any:
+    """Paths as texts, NumPy's numbers as Python's."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if getattr(value, "ndim", 1) == 0 else value
+
+
+def _task_option(value: Any) -> Any:
+    found = number_if_it_is_one(_plain(value))
+    if not isinstance(found, bool | int | float | str) or found in (math.inf, -math.inf) or found != found:
+        raise ValueError("should be a text, true or false, or a finite number")
+    return found
+
+
+TaskOption = Annotated[bool | int | float | str, BeforeValidator(_task_option)]
 """One option of a task, in the table [task] of study.toml and host.toml."""
 
 
@@ -193,7 +208,7 @@ def build(model: type[Made], values: Mapping[str, Any]) -> Made:
     for flat, one in keys.items():
         place = body[one.table] if one.table else body
         if flat in values:
-            place[one.name] = values[flat]
+            place[one.name] = _plain(values[flat])
         elif one.field.is_required() and one.about.initial is not None:
             place[one.name] = one.about.initial
     try:

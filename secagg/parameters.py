@@ -132,7 +132,7 @@ def signatures_needed(u1: int, colluders: int) -> int:
     return (u1 + sharing_colluders(u1, colluders)) // 2 + 1
 
 
-@lru_cache(maxsize=64)  # a search for a plan asks again and again
+@lru_cache(maxsize=64, typed=True)  # a search for a plan asks again and again
 def default_min_survivors(cohort: int, colluders: int, dropout: float) -> int:
     """The largest min_survivors that independent dropouts miss with probability at most 0.0015.
 

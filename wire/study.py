@@ -34,6 +34,7 @@ from secagg.parameters import (
     default_min_survivors,
 )
 from secagg.roster import InvalidRoster, Roster
+from secagg.shamir import PRIME
 from secagg.sharing import CURIOUS, MALICIOUS, SEMI_MALICIOUS
 from wire import coordinator_pb2 as pb
 from wire.json_fields import HEX_32, TEXT, listed, read_fields, values_of, whole, write_fields
@@ -112,6 +113,16 @@ def plan_study(
 
     Raises InfeasiblePlan: no such plan holds; has the reason and the nearest feasible setting.
     """
+    names = ("clients", "dim", "bits", "rounds", "min_survivors", "quorum", "population", "largest_roster")
+    counts = (clients, dim, bits, rounds, min_survivors, quorum, population, largest_roster)
+    for name, count in zip(names, counts, strict=True):
+        if count is not None and type(count) is not int:
+            raise InfeasiblePlan(f"{name} = {count!r} is no int", "state a whole number")
+    for name, share in (("max_dropout", max_dropout), ("adversarial", adversarial)):
+        if not isinstance(share, int | float) or not 0 <= share < 1:
+            raise InfeasiblePlan(f"{name} = {share!r} must be a share", "state at least 0 and below 1")
+    if not 2 <= clients < PRIME:  # what follows takes as many steps
+        raise InfeasiblePlan(f"the cohort must have 2 to {PRIME - 1} participants, not {clients}", "")
     try:
         colluders = assumed_colluders(clients, adversarial, max_dropout)
         if sampling != NO_SAMPLING and population is not None:

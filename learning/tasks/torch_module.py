@@ -199,6 +199,8 @@ def _tried(module: nn.Module, task: TorchModule) -> tuple[nn.Module, Arrays]:
         if not hasattr(task, attribute):
             raise RuleBroken(f"it doesn't say its {attribute}: add a line such as {attribute} = {such_as}")
     shape = task.example_shape
+    if isinstance(shape, list):
+        task.example_shape = shape = tuple(shape)
     if not (isinstance(shape, tuple | list) and all(isinstance(one, int) for one in shape)):
         meant = f"({shape},)" if isinstance(shape, int) else "a tuple of whole numbers, such as (28, 28)"
         raise RuleBroken(f"its example_shape is {shape!r}: write {meant}")

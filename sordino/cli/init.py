@@ -87,7 +87,6 @@ def _run(
         values = over_files(Path(values["data"]), values)
     values.setdefault("name", directory.resolve().name)
     enrol, participants = values.get("enrol", 0), values.setdefault("participants", 100)
-    values.setdefault("hosts", min(10, participants))
     if participants + enrol < 2:
         raise InputFailure(
             f"--participants {participants} with --enrol {enrol} are too few: a sum of one hides nothing. "

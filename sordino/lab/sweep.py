@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,7 +64,9 @@ class Sweep(Shown):
 
     def means(self, figure: str = "accuracy") -> Mapping[tuple[Any, ...], Mean]:
         """Return the mean of a figure over seeds for each combination that has one, in the order of ``grid``."""
-        values = {id(run): row[figure] for run, row in zip(self.runs, self.rows, strict=True)}
+        if self.rows and not any(figure in row for row in self.rows):
+            raise SimulationError(f"no run has the figure {figure}.{did_you_mean(figure, self.rows[0])}")
+        values = {id(run): row.get(figure) for run, row in zip(self.runs, self.rows, strict=True)}
         return gathered(self.runs, tuple(self.grid), lambda run: values[id(run)])
 
     def to_frame(self) -> DataFrame:
@@ -79,9 +81,9 @@ class Sweep(Shown):
         ``x``: an option, by default the first; ``ax``: by default in a new figure. Raises InputFailure: no matplotlib.
         """
         names = tuple(self.grid)
-        x = names[0] if x is None else x
+        x = next(iter(names), None) if x is None else x
         if x not in names:
-            raise SimulationError(f"{x} wasn't swept: use one of {', '.join(names)}")
+            raise SimulationError(f"{x} wasn't swept: use one of {', '.join(names)}" if names else "nothing was swept")
         at = names.index(x)
         curves: dict[tuple[Any, ...], dict[Any, Mean]] = {}
         for key, mean in self.means(figure).items():
@@ -136,7 +138,11 @@ def sweep(
     Raises SimulationError, ConfigurationError: an option that doesn't exist, or a value outside its range; and as
     `simulate_study`, but for an infeasible plan, which is the outcome of its runs.
     """
-    values = {name: one if isinstance(one, list | tuple | range) else [one] for name, one in grid.items()}
+    values = {name: _listed(one) for name, one in grid.items()}
+    if isinstance(seeds, int) or not all([*values.values(), _listed(seeds)]) or processes < 1:
+        raise SimulationError("a sweep needs values of each option, seeds such as range(3), and one process or more")
+    if len(set(seeds := _listed(seeds))) < len(seeds):
+        raise SimulationError("a seed is named twice: means would count its run twice")
     task_options = settings.study.make_task().options
     of_task = {*task_options.to_mapping(), *(field.name for field in fields(task_options))}
     of_simulation = [name for name in SimulationOptions.model_fields if name not in ("workers", "threads")]
@@ -160,6 +166,11 @@ def sweep(
         values,
         RunPool(None if folder is None else Path(folder), processes, on_progress, settings.device).run("sweep", runs),
     )
+
+
+def _listed(values: Any) -> list[Any]:
+    values = values.tolist() if hasattr(values, "tolist") else values  # NumPy's
+    return [values] if isinstance(values, str | bytes) or not isinstance(values, Iterable) else list(values)
 
 
 def _scale(values: Sequence[Any]) -> str:

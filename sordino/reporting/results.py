@@ -41,7 +41,7 @@ def flat_round(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     held = {name: one for name, one in row.items() if name != "kind"}
     plain = {name: one for name, one in held.items() if one is None or isinstance(one, str | int | float)}
-    plain |= dict(row.get("figures") or {})
+    plain = dict(row.get("figures") or {}) | plain
     plain |= {f"reported_{name}": one for name, one in (row.get("reported") or {}).items()}
     return plain | {str(one["name"]): one.get("value") for one in values_of(row.get("released") or {})}
 

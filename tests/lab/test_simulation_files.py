@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,20 @@ import pytest
 from safetensors.numpy import save_file
 
 from learning.tasks.softmax_regression import SoftmaxRegression
-from sordino import SimulationSettings, simulate_study
+from sordino import SimulationSettings, simulate_study, simulated_study
 from sordino.lab.simulation.record import Record
 from sordino.lab.simulation.rounds import Rounds
 from sordino.lab.simulation.run import configuration_of
 from sordino.lab.simulation.settings import SimulationError
 from tests.lab.small_simulation import NOISY, QUIET, changed, same
 from wire.ending import BUDGET_REACHED, ROUNDS_DONE
+
+OWN = """from learning.tasks.mlp import Mlp
+
+
+class Own(Mlp):
+    \"\"\"An own class.\"\"\"
+"""
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
@@ -207,6 +215,40 @@ def test_it_goes_on_from_the_same_start_wherever_that_lies(file: Path, tmp_path:
     with pytest.raises(SimulationError, match=r"study.start_from was 'sha256:\w+' and is 'sha256:\w+'"):
         simulate_study(other, output=file)
     assert simulate_study(moved, output=file).summary["rounds_completed"] == 4
+
+
+def test_other_data_and_another_module_are_other_settings(
+    file: Path, tmp_path: Path, own_module: Callable[[str, str], Path]
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(10):
+        rows = "\n".join(f"{number},{row},{row % 2}" for row in range(12))
+        (folder / f"{number}.csv").write_text(f"a,b,label\n{rows}\n")
+    module = own_module("kept_module", OWN)
+    options = {"task": f"{module.stem}:Own", "task_options": {"features": 2}, "participants": 10, "rounds": 1}
+    study = simulated_study(mechanism="none", dataset="own", test=folder / "0.csv", **options)
+    settings = SimulationSettings(study=study, data=folder)
+    first = simulate_study(settings, output=file)
+    assert simulate_study(settings, output=file).summary == first.summary
+    for path, name in ((folder / "1.csv", "data"), (folder / "0.csv", "data|study.test"), (module, "study.module")):
+        text = path.read_text()
+        path.write_text(text.replace(",1\n", ",0\n").replace("own class", "another class"))
+        with pytest.raises(SimulationError, match=rf"({name}) was 'sha256:\w+' and is 'sha256:\w+'"):
+            simulate_study(settings, output=file)
+        path.write_text(text)
+    assert simulate_study(settings, output=file).summary == first.summary
+
+
+def test_a_finished_file_still_has_the_model(file: Path) -> None:
+    first = simulate_study(QUIET, output=file)
+    again = simulate_study(QUIET, output=file)
+    assert {name: array.tolist() for name, array in again.model.parameters.items()} == {
+        name: array.tolist() for name, array in first.model.parameters.items()
+    }
+    file.with_name(f"{file.name}.safetensors").unlink()
+    with pytest.raises(SimulationError, match="its model, is gone"):
+        _ = simulate_study(QUIET, output=file).model
 
 
 def test_files_that_are_not_its_own_are_refused(file: Path) -> None:

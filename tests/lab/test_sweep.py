@@ -82,7 +82,7 @@ def test_a_wrong_option_is_one_sentence(settings: sordino.SimulationSettings, gr
 @pytest.mark.parametrize(
     ("make", "given", "says"),
     [
-        (sordino.simulated_study, {"epsilonn": 1}, "epsilonn is not a known key. Did you mean epsilon?"),
+        (sordino.simulated_study, {"epsilonn": 1}, "a study has no setting epsilonn; options of its task"),
         (sordino.new_study, {"epsilon": -1}, "privacy.epsilon = -1 should be greater than 0."),
         (sordino.SimulationSettings, {"sed": 1}, "a simulation has no setting sed. Did you mean seed?"),
         (sordino.SimulationSettings, {"rounds": 1}, "rounds is a setting of the study; use study=simulated_study("),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from learning.make_task import make_task
 from learning.options import OptionError
 from learning.own_task import TaskMistake, TaskUnavailable, place_of, with_place
 from learning.parameters import flatten_contribution
+from learning.server_optimizers import ServerOptimizer
 from learning.task import update_rng
 
 LINE = """from dataclasses import dataclass
@@ -171,7 +173,10 @@ def test_a_file_that_an_installed_module_hides(tmp_path: Path, monkeypatch: pyte
     [
         (": data.features", ": dat.features", "in local_update: NameError: name 'dat' is not defined", True),
         ('0.5, "loss": 1.0', "[0.5]", "evaluate returns no figures; it must return a dict such as", False),
+        ('"accuracy": 0.5', '"accuracy": 95.0', "evaluate gives accuracy 95; it must be a share, from 0 to 1", False),
         ("np.zeros(self.options.features, np.float32)", "[0.0]", "gives 'weights' as list; it must be an arr", False),
+        ("np.zeros(self.options.features", "np.full(self.options.features, np.nan", "'weights'; a name must be", False),
+        ('{"weights": np.zeros', "{1: np.zeros", "gives 1; a name must be a text, and its values finite", False),
         ("np.zeros(self", "np.zeros(-self", "in initial_parameters: ValueError: negative dimensions", True),
     ],
 )
@@ -179,13 +184,35 @@ def test_mistakes_while_it_works(written: Written, before: str, after: str, said
     text = LINE.replace(before, after)
     assert text != LINE
     file = written(text)
-    task = make_task(f"{file.stem}:Line")
     with pytest.raises(TaskMistake, match=f"its class Line fails: {file}, line ") as caught:
-        used(task)
+        used(make_task(f"{file.stem}:Line"))
     assert said in str(caught.value)
     place = place_of(caught.value)
     assert bool(place) == raises
     assert f"fails: {place}" in str(caught.value)
+
+
+def test_a_class_that_keeps_no_options_has_them(written: Written) -> None:
+    file = written(LINE.replace("        self.options = options", "        pass"))
+    assert make_task(f"{file.stem}:Line", {"features": 3}).dim == 3
+
+
+def test_figures_are_numbers_of_python(written: Written) -> None:
+    """NumPy's can't be written as JSON, where a round is recorded: the coordinator would end after its charge."""
+    file = written(LINE.replace('0.5, "loss"', 'np.mean(data.features[0, :2] * np.float32(0.5)), "loss"'))
+    task = make_task(f"{file.stem}:Line")
+    assert json.dumps(task.evaluate(task.initial_parameters(), DATA)) == '{"accuracy": 0.5, "loss": 1.0}'
+
+
+def test_an_evaluation_cannot_change_the_model(written: Written) -> None:
+    file = written(
+        LINE.replace('        return {"accuracy"', '        parameters["weights"] += 1\n        return {"accuracy"')
+    )
+    learner = make_task(f"{file.stem}:Line").learner(ServerOptimizer(), DATA)
+    with pytest.raises(ValueError, match="read-only") as caught:
+        learner.evaluate()
+    assert "in evaluate" in place_of(caught.value)
+    assert learner.broadcast()["weights"].tolist() == [0] * 4
 
 
 def used(task: Any) -> None:

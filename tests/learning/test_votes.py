@@ -320,7 +320,8 @@ class NoClassifier(ModelTask):
     """Has options of training and no classes."""
 
     Options = SoftmaxOptions
-    initial_parameters = local_update = evaluate = lambda *_: {}  # type: ignore[assignment]
+    initial_parameters = lambda *_: {"weights": np.zeros(1, np.float32)}  # type: ignore[assignment] # noqa: E731
+    local_update = evaluate = lambda *_: {}  # type: ignore[assignment]
 
     def __init__(self, options: Any) -> None:
         self.options = options

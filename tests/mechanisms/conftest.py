@@ -58,7 +58,8 @@ DEMO: dict[str, Any] = {
 def plan_for(clients: int, **stated: Any) -> Plan:
     """A plan of one round in which all ``clients`` survive and none colludes, but for what is stated."""
     all_survive = {"colluders": 0, "min_survivors": clients, "quorum": clients, "max_dropout": 0.0, "adversarial": 0.0}
-    return make_plan(**{"clients": clients, "clip": 1.0, "delta": 1e-5, "rounds": 1, **all_survive, **stated})
+    clip = {} if "clipping" in stated else {"clip": 1.0}
+    return make_plan(**{"clients": clients, "delta": 1e-5, "rounds": 1, **clip, **all_survive, **stated})
 
 
 @pytest.fixture(scope="session")

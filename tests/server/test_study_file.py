@@ -105,8 +105,8 @@ def test_a_bad_variable_is_named_itself(study: Path, monkeypatch: pytest.MonkeyP
         ("epsilon = 4", "epsilon = 4\nbits = 63", "privacy.bits = 63 should be less than or equal to 62."),
         ("epsilon = 4", "epsilon = 4\nmax_dropuot = 0.2", "is not a known key. Did you mean max_dropout?"),
         ("epsilon = 4", "epsilon = 4\nmin_survivors = 8\nquorum = 7", "Set quorum to 8 or more."),
-        ("[privacy]", "participants = 9\n[privacy]\nquorum = 10", "quorum = 10 is above study.participants = 9. Set it"),
-        ("[privacy]", "participants = 9\n[privacy]\nmin_survivors = 10", "privacy.min_survivors = 10 is above study.pa"),
+        ("[privacy]", "participants = 9\n[privacy]\nquorum = 10", "quorum = 10 is above study.participants = 9. Set"),
+        ("[privacy]", "participants = 9\n[privacy]\nmin_survivors = 10", "min_survivors = 10 is above study.pa"),
         (
             "[privacy]",
             'participants = 9\n[privacy]\nsampling = "lottery"\npopulation = 8',

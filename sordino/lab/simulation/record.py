@@ -118,6 +118,7 @@ class Record:
             )
         if lines[-1]["kind"] == SUMMARY:
             self.rows, self.summary = lines[1:-1], lines[-1]
+            self.saved = self._load()[0] if self.checkpoint.exists() else None
             return
         counted = 0
         if self.checkpoint.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from sordino.lab.simulation import record
 from sordino.lab.simulation.progress import closing, heading
 from sordino.lab.simulation.record import Record, Saved, versions
 from sordino.lab.simulation.rounds import Rounds, Row
-from sordino.lab.simulation.settings import RAY, REAL, SimulationSettings
+from sordino.lab.simulation.settings import RAY, REAL, SimulationError, SimulationSettings
 from sordino.planning.drawing import on_axes
 from sordino.planning.expected_errors import beyond_bounds
 from sordino.planning.shown import Shown, data_frame
@@ -56,7 +57,7 @@ class SimulationResult(Shown):
             more.
         aborted: attempts that had too few survivors.
         summary: ``outcome`` ("rounds done", "budget reached" or "round aborted"), figures of the last round and sums.
-        parameters: the final model or statistic; empty if the file was finished before.
+        parameters: the final model or statistic; empty if the file was finished before, and its checkpoint is gone.
     """
 
     configuration: Mapping[str, Any]
@@ -73,7 +74,9 @@ class SimulationResult(Shown):
 
     @property
     def model(self) -> SavedModel:
-        """Return the final model or statistic, to be saved."""
+        """Return the final model or statistic, to be saved. Raises SimulationError: it isn't there any more."""
+        if not self.parameters:
+            raise SimulationError("the file was finished before, and the checkpoint beside it, its model, is gone")
         study = self.configuration["settings"]["study"]
         return SavedModel(self.parameters, study["name"], study["task"], self.summary["rounds_completed"])
 
@@ -92,7 +95,7 @@ class SimulationResult(Shown):
 def simulate_study(
     settings: SimulationSettings,
     *,
-    output: Path | None = None,
+    output: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 10,
     on_row: Callable[[Row], None] | None = None,
     on_start: Callable[[Mapping[str, Any], int], None] | None = None,
@@ -121,16 +124,19 @@ def simulate_study(
         KeyboardInterrupt: Ctrl-C, after the checkpoint is written.
     """
     began = time.perf_counter()
+    if checkpoint_every < 1:
+        raise SimulationError(f"checkpoint_every = {checkpoint_every}: it must be 1 or more")
     rounds = Rounds(settings)
     configuration = configuration_of(rounds)
-    kept = None if output is None else Record(output, configuration)
+    kept = None if output is None else Record(Path(output), configuration)
     started = on_start or (lambda configuration, done: None)
     rows: list[Row] = []
     if kept is not None:
         rows = _read(kept.rows, settings)
         if kept.summary is not None:
             started(configuration, settings.study.study.rounds)
-            return _result(configuration, rows, _read([kept.summary], settings)[0], {})
+            parameters = {} if kept.saved is None else kept.saved.parameters
+            return _result(configuration, rows, _read([kept.summary], settings)[0], parameters)
         if kept.saved is not None:
             rounds.restore(kept.saved)
         rounds.charge_again(kept.dropped)

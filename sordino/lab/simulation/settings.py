@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from functools import partial
 from multiprocessing import parent_process
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from authority.new_study import Sizes, study_of_size
+from learning.blocks import file_sha256
 from learning.data_names import OWN
+from learning.task_names import FLOWER, trained_task
 from runtime.failure import InputFailure
+from runtime.option_values import check_needs
 from runtime.settings_file import Table, build, explain
 from runtime.settings_keys import flat_values, key, settings_keys
 from runtime.text import did_you_mean, dotted
@@ -68,9 +72,21 @@ def simulated_study(**values: Any) -> SimulatedStudy:
 
     A ``cohort`` is drawn by a lottery unless ``sampling`` states another law.
 
-    Raises Failure: cohorts that can't be drawn, a value can't be, or no key has such a name.
+    Raises Failure: cohorts that can't be drawn, a value can't be or has no effect, or no key has such a name.
     """
-    values = {"sampling": "none" if values.get("cohort") is None else "lottery"} | values
+    keys, sizes = settings_keys(SimulatedStudy), settings_keys(Sizes)
+    for name in values.keys() - {*keys, *sizes}:
+        if name in SimulationSettings.model_fields:
+            raise SimulationError(f"{name} is a setting of the simulation; use SimulationSettings({name}=...)")
+        near = did_you_mean(name, {*keys, *sizes})
+        raise SimulationError(f"a study has no setting {name}; options of its task go into task_options={{...}}.{near}")
+    study = _made(values)
+    check_needs(study, {name: one for name, one in values.items() if name in keys and one != keys[name].field.default})
+    return study
+
+
+def _made(values: Mapping[str, Any]) -> SimulatedStudy:
+    values = {"sampling": "none" if values.get("cohort") is None else "lottery"} | dict(values)
     sizes = build(Sizes, {name: values.pop(name) for name in settings_keys(Sizes) if name in values})
     return study_of_size(SimulatedStudy, values, sizes)
 
@@ -78,7 +94,7 @@ def simulated_study(**values: Any) -> SimulatedStudy:
 def resized(study: StudyConfiguration, places: int, **changed: Any) -> SimulatedStudy:
     """Change values of a study: keys of `SimulatedStudy`, ``participants`` and ``cohort``.
 
-    ``places``: participants of ``study``, if its file doesn't say.
+    ``places``: participants of ``study``, if its file doesn't say. Raises as `simulated_study`.
     """
     drawn = study.privacy.sampling != "none"
     kept = drawn and changed.get("sampling") != "none"
@@ -86,7 +102,9 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
     held = {"participants": study.places or places, "cohort": study.study.participants if kept else None}
     for name in ("in_a_round", "largest_roster", *(() if drawn else ("sampling",)), *(() if kept else ("population",))):
         values.pop(name)
-    return simulated_study(**values | held | changed)
+    made = _made(values | held | changed)
+    check_needs(made, changed)
+    return made
 
 
 class Files(Table):
@@ -171,6 +189,8 @@ class SimulationSettings(SimulationOptions):
                     raise SimulationError(f"{name} is a setting of the study; use study=simulated_study({name}=...)")
                 near = did_you_mean(name, type(self).model_fields)
                 raise SimulationError(f"a simulation has no setting {name}.{near}")
+            if isinstance(folder := values.get("data"), os.PathLike):
+                values["data"] = os.fspath(folder)
             try:
                 super().__init__(**values)
             except ValidationError as error:
@@ -280,8 +300,8 @@ class SimulationSettings(SimulationOptions):
         return {name: value for name, value in coding.items() if name != "rotation"}
 
     def to_json(self) -> dict[str, Any]:
-        """Return every relevant setting as JSON, with min_survivors, quorum and the name of the data settled, and the
-        digest of a file to begin from in place of its path.
+        """Return every relevant setting as JSON, with min_survivors, quorum and the name of the data settled, and
+        digests of named files, own data and the task's own module.
         """
         settled = self.settled().study
         found = flat_values(settled)
@@ -291,11 +311,26 @@ class SimulationSettings(SimulationOptions):
         study |= {"participants": settled.places, "cohort": study.pop("in_a_round") if drawn else None}
         study |= {"dataset": settled.data.dataset, "max_attempts": settled.coordinator.max_attempts}
         study["task_options"] = dict(settled.make_task().options.to_mapping())
-        if start := settled.data.start:
-            study["start_from"] = f"sha256:{hashlib.sha256(Path(start).read_bytes()).hexdigest()}"
+        named = {"start_from": settled.data.start, "test": settled.data.test, "module": _own_module(settled)}
+        study |= {name: _sha256(Path(path)) for name, path in named.items() if path}
         for name in ("in_a_round", "largest_roster", "pause_s"):
             study.pop(name, None)
-        return {"study": json.loads(json.dumps(study, default=str))} | self.model_dump(exclude={"study"})
+        found = {"study": json.loads(json.dumps(study, default=str))} | self.model_dump(exclude={"study"})
+        return found if self.data is None else found | {"data": _sha256(Path(self.data))}
+
+
+def _own_module(study: StudyConfiguration) -> str:
+    """The file of a task of the user's own, which was made before; empty where the task ships."""
+    name = trained_task(study.study.task, study.task).removeprefix(FLOWER).partition(":")
+    module = sys.modules.get(name[0]) if name[1] and not name[0].startswith("sordino.") else None
+    return getattr(module, "__file__", None) or ""
+
+
+def _sha256(path: Path) -> str:
+    """Of a file, or of all files in a folder."""
+    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    listed = [f"{file.relative_to(path)} {file_sha256(file)}" for file in files]
+    return f"sha256:{hashlib.sha256(chr(10).join(listed).encode()).hexdigest()}"
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
