@@ -165,8 +165,13 @@ def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -
 
     Raises Failure: cohorts that can't be drawn, or a value can't be (ConfigurationError).
     """
+    from secagg.shamir import PRIME
+
     places, cohort = sizes.participants + sizes.enrol, sizes.cohort
     population = values.get("population")
+    option, size = ("--participants", places) if cohort is None else ("--cohort", cohort)
+    if size > PRIME - 2:
+        raise InputFailure(f"{option} {size} is more than a round can have. Use at most {PRIME - 2:,}.")
     sampling = values.get("sampling", "none")
     if sampling == "none":
         if cohort is not None or population is not None:

@@ -268,14 +268,17 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
             raise DatasetError(f"{error}{_fits(name, task, one, found)}") from None
         if not len(one) and name not in STATISTICS:
             raise DatasetError(f"data file {path} holds no row that can be used: a participant would send zeros for it")
-    return found, load_test(OWN, test, name)
+    tested = load_test(OWN, test, name)
+    if test:
+        check_form(task, tested, Path(test))
+    return found, tested
 
 
 def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> str:
     """Return the options with which a built-in task accepts such examples; empty if none help."""
     fitting = fitting_options(name, task.options.to_mapping(), one)
     labels = max((int(data.labels.max()) for data in everybody if data.labels.size), default=-1) + 1
-    if fitting and labels != getattr(task.options, "classes", labels):
+    if fitting and labels > 1 and labels != getattr(task.options, "classes", labels):
         fitting.append(f"--task-option classes={labels}")
     return f". Use {' '.join(fitting)}." if fitting else ""
 

@@ -33,10 +33,15 @@ class Progress:
         self._gained: Best | None = None  # the last one that was better by more than the standard error of its figure
 
     def note(
-        self, round_: int, accuracy: float | None, loss: float | None, reported: Mapping[str, float | None]
+        self,
+        round_: int,
+        accuracy: float | None,
+        loss: float | None,
+        reported: Mapping[str, float | None],
+        accuracy_stderr: float | None = None,
     ) -> None:
         """Take in what a round found: the coordinator judges the model after it, participants the one before it."""
-        found: Mapping[str, float | None] = {"accuracy": accuracy, "loss": loss}
+        found: Mapping[str, float | None] = {"accuracy": accuracy, "loss": loss, "accuracy_stderr": accuracy_stderr}
         if self.by_participants:
             found, round_ = reported, round_ - 1
         for name in JUDGED:

@@ -65,7 +65,7 @@ def in_options(error: ValidationError, *models: type[BaseModel]) -> Failure:
     detail = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     where = [part for part in detail["loc"] if isinstance(part, str)]
     for one in (one for model in models for one in settings_keys(model).values()):
-        if where in ([one.table, one.written], [one.written]):
+        if where == [part for part in (one.table, one.written) if part]:
             return refused(one, detail)
         if len(where) > 1 and not one.table and one.written == where[0]:  # its value is a table: --storm round=2
             return InputFailure(explain(models[0], detail, f"{one.option}: {where[-1]}"))

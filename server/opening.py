@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificates
 
 from learning.make_task import make_task
-from learning.own_data import load_test
+from learning.own_data import check_form, load_test
 from learning.task import Task
 from learning.task_names import trained_task
 from mechanisms.plan import Plan
@@ -66,6 +67,8 @@ def open_study(
     check_terms_signed(configuration, document, roster)
     data, trained = configuration.data, trained_task(configuration.study.task, configuration.task)
     held_out = load_test(data.dataset, data.test, trained)
+    if data.test:
+        check_form(task, held_out, Path(data.test))
     transcripts, public = open_transcripts(configuration, document.to_bytes(), plan)
     journal = Journal(configuration.coordinator.state)
     signed = SignedRoster(roster, found.roster_file, draws)

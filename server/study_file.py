@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from learning.data_names import APP, BROUGHT, check_loaded, located
 from learning.options import OptionError
-from learning.task_names import DEFAULT_RATES
+from learning.task_names import DEFAULT_RATES, STATISTICS
 from runtime.settings_file import (
     ConfigurationError,
     Settings,
@@ -204,11 +204,12 @@ class StudyConfiguration(Settings):
         if self.data.dataset == APP and self.data.test:
             raise ValueError("data.test has no effect: the coordinator doesn't evaluate a Flower app. Leave it out")
         own = self.data.test or self.data.dataset not in BROUGHT
-        judged = self.evaluation.by == PARTICIPANTS or (own and not self.task.get("personal"))
-        if self.evaluation.patience and not judged:
+        here = not self.task.get("personal") and self.study.task not in STATISTICS
+        if self.evaluation.patience and not (self.evaluation.by == PARTICIPANTS or (own and here)):
+            name = "name test examples of the coordinator's in data.test (--test), " if here else ""
             raise ValueError(
-                "evaluation.patience has no figure to wait for: name test examples of the coordinator's in data.test, "
-                f'or set evaluation.by = "{PARTICIPANTS}"'
+                f"evaluation.patience has no figure to wait for: leave it out, {name}or have a model evaluated by its "
+                f'participants (evaluation.by = "{PARTICIPANTS}", --evaluate)'
             )
         offset, longest = self.privacy.offer_offset_s, self.deadlines.masked_input_s
         if offset >= longest:

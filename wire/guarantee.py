@@ -152,11 +152,12 @@ def unspent(spent: float, budget: float, plan: Mapping[str, Any]) -> str:
         most = Plan.from_json(plan).epsilon_coordinator
         if most < 0.99 * budget:
             return f"the plan itself spends at most {most:.2f}: it could not have less noise"
+    drawn = plan.get("sampling", "none") not in ("none", "epochs")
+    why = "less was spent than planned: no participant was drawn for every round" if drawn else ""
     if not counts_colluders(str(plan.get("mechanism", ""))) or "min_survivors" not in plan:
-        return ""
-    if plan.get("sampling", "none") not in ("none", "epochs"):
-        drawn = "no participant was drawn for every round"
-        return f"less was spent than planned: {drawn}, or more survived than the plan demands"
+        return why
+    if drawn:
+        return f"{why}, or more survived than the plan demands"
     return f"less was spent than planned: noise was sized for {plan['min_survivors']} survivors, and more survived"
 
 

@@ -132,6 +132,9 @@ def test_a_folders_sampling_holds_until_it_is_changed(run: Run, tmp_path: Path) 
     [
         (("--drop", "1"), 2, "--drop 1 is out of range. Use at least 0 and below 1."),
         (("--drop-law", "often"), 2, "--drop-law often is unknown"),
+        (("--participants", "-5"), 2, "--participants -5 is out of range. Use at least 0."),
+        (("--participants", "70000"), 2, "--participants 70000 is more than a round can have. Use at most 65,519."),
+        (("--task", "mean", "--task-option", "high=1", "--patience", "1"), 2, "no figure to wait for: leave it out"),
         (("--secagg", "fake"), 2, "--secagg fake is unknown. Use one of: ideal, real."),
         (("--engine", "dask"), 2, "Use one of: local, ray"),
         (("--device", "tpu"), 2, "Use one of: cpu, cuda, auto"),
@@ -210,6 +213,16 @@ def test_what_a_budget_leaves_unspent_is_explained(run: Run) -> None:
     out = run("simulate", "--participants", "60", "--rounds", "1", "--bits", "24", "--epsilon", "1000")[1]
     assert out.startswith("Note: of the epsilon 1000 that may be spent, ")
     assert "the plan itself spends" in out
+    drawn = ("--sampling", "lottery", "--cohort", "20", "--mechanism", "gaussian")
+    out = run("simulate", "--rounds", "6", *drawn)[1]
+    assert "less was spent than planned: no participant was drawn for every round" in out
+
+
+def test_test_examples_must_have_what_the_model_learns(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "unlabelled.csv"
+    file.write_text("age,weight,pulse\n1,2,3\n")
+    asked = ("--task-option", "features=3", "--task-option", "classes=2", "--test", str(file))
+    assert "there is no label" in refusal(run, "simulate", *SMALL, *asked)
 
 
 def test_the_figure_on_condition_is_never_above_the_proved_one(run: Run) -> None:

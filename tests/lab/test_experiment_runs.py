@@ -171,6 +171,11 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"kind": "round"}\n{"kind": "run", "id": "x"}\n')
     with pytest.raises(ExperimentError, match="line 1"):
         RunPool(tmp_path)
+    for kept in ('{"kind": "run", "id": "x"}\n{"id": 7}\n', '{"id": 7}', '{"kind": "run", "id": "\xff"}\n\xff\n'):
+        (tmp_path / FILE).write_text(kept, encoding="latin-1")
+        with pytest.raises(ExperimentError, match="is no run of an experiment"):
+            RunPool(tmp_path)
+        assert (tmp_path / FILE).read_text(encoding="latin-1") == kept
 
 
 def test_runs_of_equal_settings_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,11 @@ def test_who_diverges_counts_as_zeros() -> None:
 def test_evaluation_every_few_rounds_and_in_the_last() -> None:
     found = simulate_study(changed(QUIET, rounds=5).changed(evaluate_every=2))
     assert [row["accuracy"] is not None for row in found.rows] == [False, True, False, True, True]
+    early = changed(QUIET, rounds=30, min_survivors=31).changed(evaluate_every=30, drop=0.25)
+    ended = simulate_study(early)
+    assert 0 < ended.summary["rounds_completed"] < 30
+    assert ended.summary["evaluated_after"] == ended.summary["rounds_completed"]
+    assert ended.accuracy == early.study.make_task().evaluate(ended.parameters, load_data(early.study).test)["accuracy"]
 
 
 def test_evaluation_on_some_examples_says_how_exact_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +246,15 @@ def test_evaluation_on_some_examples_says_how_exact_it_is(monkeypatch: pytest.Mo
             (one["accuracy"] * (1 - one["accuracy"]) / 200) ** 0.5
         )
     assert not last["figures"]
+    progress = Rounds(settings).progress
+    for row in found.rows[:2]:
+        progress.note(row["round"], row["accuracy"], None, {}, row["figures"]["accuracy_stderr"])
+    best = max(found.rows[:2], key=lambda row: row["accuracy"])
+    assert progress.best is not None
+    assert progress.best.stderr == best["figures"]["accuracy_stderr"]
+    alone = simulate_study(changed(settings, rounds=3).changed(evaluate_on=5))
+    drawn = [row["figures"].get("accuracy_stderr", 0.0) for row in alone.rows]
+    assert alone.summary["best"]["stderr"] == drawn[alone.summary["best"]["round"] - 1]
     assert last["accuracy"] == settings.study.make_task().evaluate(found.parameters, test)["accuracy"]
     early = changed(settings, rounds=30, patience=1)
     monkeypatch.setattr(rounds_module.Progress, "stalled", lambda self, patience: self._judged >= 2)
@@ -432,7 +446,8 @@ def test_it_stops_where_the_budget_would() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "sampling"), [("ddgauss", "fixed"), ("gaussian", "fixed"), ("gaussian", "poisson")]
+    ("mechanism", "sampling"),
+    [("ddgauss", "fixed"), ("gaussian", "fixed"), ("gaussian", "poisson"), ("gaussian", "lottery")],
 )
 def test_a_conditional_target_is_compared_not_stopped(mechanism: str, sampling: str) -> None:
     drawn = resized(STUDY, 0, participants=400, cohort=40, sampling=sampling, mechanism=mechanism)
@@ -446,7 +461,9 @@ def test_a_conditional_target_is_compared_not_stopped(mechanism: str, sampling: 
     shown = [row["epsilon_conditional"] for row in found.rows]
     assert all(0 < before < after for before, after in pairwise(shown))
     assert shown[-1] == found.summary["epsilon_conditional"]
-    assert tighter_bounds(plan)["epsilon_pld"] == (shown[-1] if mechanism == "gaussian" else None)
+    assert tighter_bounds(plan)["epsilon_pld"] == (
+        shown[-1] if mechanism == "gaussian" and sampling != "lottery" else None
+    )
 
 
 @pytest.mark.parametrize("drawn", [{"min_survivors": 30}, {"sampling": "lottery", "cohort": 20, "participants": 50}])

@@ -240,6 +240,40 @@ def test_other_data_and_another_module_are_other_settings(
     assert simulate_study(settings, output=file).summary == first.summary
 
 
+def test_no_file_of_another_kind_is_overwritten(file: Path) -> None:
+    beside = file.with_name(f"{file.name}.safetensors")
+    beside.write_text("a model that was given to begin from")
+    with pytest.raises(SimulationError, match=r"run\.jsonl\.safetensors would be overwritten; name another file"):
+        simulate_study(QUIET, output=file)
+    assert (beside.read_text()[:7], file.exists()) == ("a model", False)
+
+
+def test_a_file_has_one_writer(file: Path) -> None:
+    def second(row: dict[str, Any]) -> None:
+        with pytest.raises(SimulationError, match="is being written by another process"):
+            simulate_study(QUIET, output=file)
+
+    simulate_study(QUIET, output=file, on_row=second)
+    assert simulate_study(QUIET, output=file).summary["rounds_completed"] == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [{"kind": "configuration", "format": lines[0]["format"]}],
+        lambda lines: [lines[0] | {"settings": 5}],
+        lambda lines: [lines[0], {"kind": "round"}],
+        lambda lines: [lines[0], lines[1] | {"round": "x"}],
+        lambda lines: [lines[0], {"kind": "summary"}],
+    ],
+)
+def test_a_damaged_file_is_called_so(file: Path, damage: Callable[[Any], list[dict[str, Any]]]) -> None:
+    simulate_study(QUIET, output=file)
+    file.write_text("".join(json.dumps(line) + "\n" for line in damage(lines_of(file))))
+    with pytest.raises(SimulationError, match=r"run\.jsonl is damaged; remove it and run\.jsonl\.safetensors to begin"):
+        simulate_study(QUIET, output=file)
+
+
 def test_a_finished_file_still_has_the_model(file: Path) -> None:
     first = simulate_study(QUIET, output=file)
     again = simulate_study(QUIET, output=file)

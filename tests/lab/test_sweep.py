@@ -106,6 +106,8 @@ def test_a_cohort_is_drawn_by_a_lottery_unless_its_law_is_stated() -> None:
         ({"cohort": 50, "sampling": "epochs"}, {"cohort": 20}, epochs),
         ({"cohort": 20}, {"sampling": "epochs"}, epochs),
         ({"cohort": 20}, {"sampling": "none"}, whole),
+        ({"cohort": 20}, {"participants": 200}, ("lottery", 20, 200)),
+        ({"cohort": 20}, {"participants": 200, "population": 150}, ("lottery", 20, 150)),
     ]:
         found = resized(sordino.simulated_study(participants=100, **before), 100, **change)
         assert (found.privacy.sampling, found.study.participants, found.privacy.population) == wanted

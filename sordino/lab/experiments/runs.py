@@ -217,10 +217,12 @@ class RunPool:
     def _take_up(self, file: Path) -> None:
         if not file.exists():
             return
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8", errors="replace")
+        lines = text.splitlines()
         for number, line in enumerate(lines, start=1):
             row = _row(line)
-            if row is None and number == len(lines):  # cut off while it was written
+            cut_off = number == len(lines) and not text.endswith("\n") and _BEGINS.startswith(line[: len(_BEGINS)])
+            if row is None and cut_off:  # while it was written
                 replace_durably(file, "".join(one + "\n" for one in lines[:-1]).encode(), mode=None)
             elif row is None:
                 raise ExperimentError(
@@ -228,6 +230,9 @@ class RunPool:
                 )
             elif row.get("outcome") != UNAVAILABLE:  # of a version that kept them
                 self._rows[row["id"]] = row
+
+
+_BEGINS: Final = '{"kind": "run"'
 
 
 def _row(line: str) -> Row | None:

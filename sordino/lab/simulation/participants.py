@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from learning.blocks import DatasetError
 from learning.data_names import APP
 from learning.datasets import Dataset, load_part
 from learning.device import CPU, chosen_threads, on_threads, use_device
-from learning.own_data import app_partition, empty, load_own, load_test
+from learning.own_data import app_partition, check_form, empty, load_own, load_test
 from learning.own_task import TaskMistake, with_place
 from learning.parameters import Parameters, flatten_contribution
 from learning.partitions import cut_dataset
@@ -122,7 +123,7 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
 
     Args:
         own: folder with one file per participant; None if a data set is cut.
-        task: of the study; needed with ``own``.
+        task: of the study, which must be able to use the files; needed with ``own``.
 
     Raises learning.blocks.DatasetError: the set is unknown, missing or damaged, or a file can't be used;
     SimulationError: the set can't be cut so.
@@ -133,7 +134,10 @@ def load_data(study: StudyConfiguration, own: str | None = None, task: Task | No
         return Data(len(held), held.__getitem__, test)
     if data.dataset == APP:
         return Data(study.places, lambda participant: app_partition(participant, study.places), empty())
-    return _loaded(data, study.places, trained)
+    found = _loaded(data, study.places, trained)
+    if task is not None and data.test:
+        check_form(task, found.test, Path(data.test))
+    return found
 
 
 @lru_cache(maxsize=2)

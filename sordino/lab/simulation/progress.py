@@ -140,7 +140,7 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
     lines = [f"{summary['outcome']}: {summary['rounds_completed']} of {rounds}"]
     if summary["outcome"] == ROUND_ABORTED:
         drop, planned = chosen["drop"], chosen["study"]["max_dropout"]
-        sentence = "too few were left by chance: raise --max-dropout, or take more participants"
+        sentence = "too few were left: lower min_survivors if it was chosen, else plan for a larger max_dropout"
         if drop > planned:
             sentence = f"--drop {drop:g} is above --max-dropout {planned:g}: plan for as many as leave"
         lines.append(f"            {sentence}")

@@ -9,6 +9,7 @@ and their figures could be read here. The line ``resumed`` lists them, and epsil
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from learning.learner import State
@@ -27,6 +28,10 @@ from sordino.lab.simulation.settings import SimulationError, difference
 
 FORMAT: Final = 2
 CONFIGURATION, ROUND, ABORTED, RESUMED, SUMMARY = "configuration", "round", "aborted", "resumed", "summary"
+_READ: Final = {  # of kept lines, by their kind
+    ROUND: ("round", "survivors", "diverged", "accuracy", "loss", "figures", "reported", "released", "seconds"),
+    SUMMARY: ("outcome", "rounds_completed", "accuracy", "best", "reported", "released", "survivors", "seconds"),
+}
 
 
 def versions(*more: str) -> dict[str, str]:
@@ -73,12 +78,25 @@ class Record:
         self._resumed = 0
         study = configuration["settings"]["study"]
         self._of = {"study": study["name"], "task": study["task"]}
-        if path.exists() and path.stat().st_size:
-            self._take_up(configuration)
-        else:
-            self.checkpoint.unlink(missing_ok=True)  # its file was removed
-            self._write([configuration])
-        self._file = None if self.summary is not None else path.open("a", encoding="utf-8")
+        begun = path.exists() and path.stat().st_size > 0
+        if not begun and self.checkpoint.exists():
+            raise SimulationError(f"{self.checkpoint} would be overwritten; name another file, or move that one")
+        with self._held():
+            if begun:
+                self._take_up(configuration)
+            else:
+                self._write([configuration])
+            self._file = None if self.summary is not None else self._held()  # which was written anew
+
+    def _held(self) -> TextIO:
+        """The file, to append to. Raises SimulationError: another process has it."""
+        file = self.path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise SimulationError(f"{self.path} is being written by another process; wait, or name another") from None
+        return file
 
     def add(self, row: Mapping[str, Any]) -> None:
         assert self._file is not None  # noqa: S101  # a finished simulation has no more lines
@@ -103,6 +121,15 @@ class Record:
             self._file.close()
 
     def _take_up(self, configuration: Mapping[str, Any]) -> None:
+        try:
+            self._go_on(configuration)
+        except SimulationError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            again = f"remove it and {self.checkpoint.name} to begin anew"
+            raise SimulationError(f"{self.path} is damaged; {again}") from error
+
+    def _go_on(self, configuration: Mapping[str, Any]) -> None:
         lines = list(_lines(self.path))
         if not lines or lines[0].get("kind") != CONFIGURATION or lines[0].get("format") != FORMAT:
             raise SimulationError(
@@ -117,6 +144,7 @@ class Record:
                 f"{self.path} was begun with other settings: {found}; change that back, or name another file"
             )
         if lines[-1]["kind"] == SUMMARY:
+            _check(lines)
             self.rows, self.summary = lines[1:-1], lines[-1]
             self.saved = self._load()[0] if self.checkpoint.exists() else None
             return
@@ -127,6 +155,7 @@ class Record:
         self.rows = [row for row in lines[1:] if row.get("round", 0) <= last]
         if [row["round"] for row in self.rows if row["kind"] == ROUND] != list(range(1, last + 1)):
             raise SimulationError(f"{self.path} lacks rounds that {self.checkpoint.name} is built on; remove both")
+        _check(self.rows)
         dropped = self._charges_of([row for row in lines[1:] if row.get("round", 0) > last])
         mark = {"kind": RESUMED, "round": last, "charges": dropped, "versions": configuration["versions"]}
         self.rows.append(mark)
@@ -177,6 +206,13 @@ class Record:
 def line_of(row: Mapping[str, Any]) -> str:
     """One line of JSON, its newline included."""
     return json.dumps(finite(row), allow_nan=False) + "\n"
+
+
+def _check(lines: Iterable[Mapping[str, Any]]) -> None:
+    """Raises KeyError: a line lacks what is read of it."""
+    for line in lines:
+        if lacking := [name for name in _READ.get(line["kind"], ()) if name not in line]:
+            raise KeyError(lacking[0])
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:

@@ -209,8 +209,8 @@ class Rounds:
     def _cohort(self, round_: int) -> Cohort:
         """Who is invited: where cohorts are drawn, without those whose budget is spent."""
         cohort = cohort_of(self.settings, round_)
-        if self.account is None or not self.account.plan.drawn:
-            return cohort
+        if self.account is None or not self.account.plan.drawn or self.account.plan.target == CONDITIONAL:
+            return cohort  # the conditional figure, which bounds nobody, has no budget
         return cohort[~np.isin(cohort, list(self.account.spent()))]
 
     def survivors(self, cohort: Cohort, round_: int, attempt: int) -> Cohort:
@@ -263,7 +263,8 @@ class Rounds:
             except ValueError as error:
                 raise self._here.misfit(error) from error
         reported = reported_of(self.task, decoded.measured)
-        self.progress.note(round_, evaluation.get("accuracy"), evaluation.get("loss"), reported)
+        found = (evaluation.get(name) for name in ("accuracy", "loss", "accuracy_stderr"))
+        self.progress.note(round_, next(found), next(found), reported, next(found))
         released = self.learner.released()
         now = clock.add("evaluation", now)
         epsilons = self.epsilons()

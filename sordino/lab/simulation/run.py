@@ -142,7 +142,8 @@ def simulate_study(
         rounds.charge_again(kept.dropped)
         for row in rows:
             if row["kind"] == record.ROUND:
-                rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"])
+                error = row["figures"].get("accuracy_stderr")
+                rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"], error)
     started(configuration, rounds.completed)
     saved = None if kept is None else rounds.saved()  # a copy of all of the state
     with contextlib.closing(rounds.run()) as attempts:
@@ -224,8 +225,9 @@ def _summary(rounds: Rounds, rows: list[Row], wall_s: float) -> dict[str, Any]:
     done = [row for row in rows if row["kind"] == record.ROUND]
     judged = [row for row in done if row["accuracy"] is not None or row["loss"] is not None or row.get("figures")]
     last = judged[-1] if judged else {}
-    if last and rounds.judged_by_some(last["round"]):  # the end came early
-        last = rounds.judged_by_all()
+    if done and (not last or last["round"] < rounds.completed or rounds.judged_by_some(last["round"])):
+        found = rounds.judged_by_all()  # the end came early
+        last = found if found["accuracy"] is not None or found["loss"] is not None or found["figures"] else {}
     kinds = done[-1]["seconds"] if done else {}
     return {
         "kind": record.SUMMARY,

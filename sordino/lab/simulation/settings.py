@@ -98,10 +98,11 @@ def resized(study: StudyConfiguration, places: int, **changed: Any) -> Simulated
     """
     drawn = study.privacy.sampling != "none"
     kept = drawn and changed.get("sampling") != "none"
+    named = kept and "participants" not in changed  # else the population is that number
     values = flat_values(study)
     held = {"participants": study.places or places, "cohort": study.study.participants if kept else None}
-    for name in ("in_a_round", "largest_roster", *(() if drawn else ("sampling",)), *(() if kept else ("population",))):
-        values.pop(name)
+    dropped = {"in_a_round": True, "largest_roster": True, "sampling": not drawn, "population": not named}
+    values = {name: one for name, one in values.items() if not dropped.get(name)}
     made = _made(values | held | changed)
     check_needs(made, changed)
     return made
