@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from learning.options import OptionError, TaskOptions, TrainingOptions
 from learning.own_task import TaskMistake, mistakes_told, task_class
@@ -40,7 +40,8 @@ def make_task(name: str, options: Mapping[str, object] | None = None) -> Task:
         made = kind.Options.from_mapping(options or {})
         task = kind(made)
         if name not in BUILT_IN and not name.startswith(FLOWER):
-            vars(task).setdefault("options", made)  # which an __init__ of its own may not keep
+            if not hasattr(task, "options"):  # an __init__ of its own may not keep them
+                cast(Any, task).options = made
             _ = task.dim  # what else it left out fails here, and is told with its place
         return Personal(cast(ModelTask, task)) if isinstance(made, TrainingOptions) and made.personal else task
 

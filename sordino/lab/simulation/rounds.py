@@ -202,7 +202,7 @@ class Rounds:
 
     def judged_by_all(self) -> dict[str, Any]:
         """Return the figures of the present model on all examples."""
-        return {"round": self.completed, **_figures(self.learner.evaluate())}
+        return {"round": self.completed, **_figures(self._evaluate(self.settings.study.study.rounds))}
 
     # ------------------------------------------------------------ one attempt
 
@@ -256,12 +256,7 @@ class Rounds:
         self.completed = round_
         evaluation: dict[str, float] = {}
         if round_ % settings.evaluate_every == 0 or round_ == settings.study.study.rounds:
-            try:
-                evaluation = self._evaluate(round_)
-            except TaskMistake:
-                raise
-            except ValueError as error:
-                raise self._here.misfit(error) from error
+            evaluation = self._evaluate(round_)
         reported = reported_of(self.task, decoded.measured)
         found = (evaluation.get(name) for name in ("accuracy", "loss", "accuracy_stderr"))
         self.progress.note(round_, next(found), next(found), reported, next(found))
@@ -287,6 +282,14 @@ class Rounds:
 
     def _evaluate(self, round_: int) -> dict[str, float]:
         """What the model achieves; on the drawn examples with the standard error of the accuracy."""
+        try:
+            return self._figures_after(round_)
+        except TaskMistake:
+            raise
+        except ValueError as error:
+            raise self._here.misfit(error) from error
+
+    def _figures_after(self, round_: int) -> dict[str, float]:
         if self._drawn is None or not self.judged_by_some(round_):
             return self.learner.evaluate()
         parameters = {name: array.copy() for name, array in self.learner.broadcast().items()}

@@ -128,9 +128,23 @@ def simulate_study(
         raise SimulationError(f"checkpoint_every = {checkpoint_every}: it must be 1 or more")
     rounds = Rounds(settings)
     configuration = configuration_of(rounds)
-    kept = None if output is None else Record(Path(output), configuration)
     started = on_start or (lambda configuration, done: None)
-    rows: list[Row] = []
+    if output is None:
+        return _run(rounds, configuration, None, checkpoint_every, on_row, started, began)
+    with contextlib.closing(Record(Path(output), configuration)) as kept:  # no other may write it until then
+        return _run(rounds, configuration, kept, checkpoint_every, on_row, started, began)
+
+
+def _run(
+    rounds: Rounds,
+    configuration: dict[str, Any],
+    kept: Record | None,
+    checkpoint_every: int,
+    on_row: Callable[[Row], None] | None,
+    started: Callable[[Mapping[str, Any], int], None],
+    began: float,
+) -> SimulationResult:
+    settings, rows = rounds.settings, list[Row]()
     if kept is not None:
         rows = _read(kept.rows, settings)
         if kept.summary is not None:
@@ -167,7 +181,6 @@ def simulate_study(
     summary = _summary(rounds, rows, time.perf_counter() - began)
     if kept is not None:
         kept.add(summary)
-        kept.close()
     return _result(configuration, rows, summary, rounds.learner.state()[0])
 
 
