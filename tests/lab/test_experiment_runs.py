@@ -145,6 +145,17 @@ def test_finished_runs_are_kept_and_not_played_again(tmp_path: Path, monkeypatch
     assert (tmp_path / FILE).read_bytes() == before
 
 
+def test_a_folder_has_one_player(tmp_path: Path) -> None:
+    runs = [OneRun({}, tiny(1))]
+
+    def second(standing: Standing) -> None:
+        with pytest.raises(ExperimentError, match="another process plays into"):
+            RunPool(tmp_path).run("second", runs)
+
+    RunPool(tmp_path, progress=second).run("first", runs)
+    assert len((tmp_path / FILE).read_text().splitlines()) == 1
+
+
 def test_a_line_that_was_cut_off_is_played_anew(tmp_path: Path) -> None:
     runs = [OneRun({}, tiny(seed)) for seed in (1, 2)]
     rows = RunPool(tmp_path).run("first", runs)

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from runtime.durable import replace_durably
+from runtime.durable import hold, replace_durably
 from runtime.processes import end_with_parent, one_thread_each
 from runtime.settings_keys import settings_keys
 from runtime.text import finite
@@ -187,10 +187,21 @@ class RunPool:
     def run(self, stage: str, runs: Sequence[Run]) -> list[Row]:
         """Run what hasn't been run; two runs of the same settings count once.
 
-        Returns one row per run, in the order of ``runs``, with their labels.
+        Returns one row per run, in the order of ``runs``, with their labels. Raises ExperimentError: another process
+        plays into the same folder.
         """
-        if self._file is not None:  # only now: a refused option leaves no folder
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+        if self._file is None:
+            return self._run(stage, runs)
+        folder = self._file.parent
+        folder.mkdir(parents=True, exist_ok=True)  # only now: a refused option leaves none
+        if (lock := hold(folder, os.O_RDONLY)) is None:
+            raise ExperimentError(f"another process plays into {folder}: wait for it, or name another folder")
+        try:
+            return self._run(stage, runs)
+        finally:
+            os.close(lock)
+
+    def _run(self, stage: str, runs: Sequence[Run]) -> list[Row]:
         names = [run.identity for run in runs]
         missing = {
             name: replace(run, settings=run.settings.changed(device=self._device))
