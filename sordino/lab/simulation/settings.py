@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from authority.new_study import Sizes, study_of_size
-from learning.blocks import file_sha256
 from learning.data_names import OWN
 from learning.task_names import FLOWER, trained_task
 from runtime.failure import InputFailure
@@ -329,6 +328,8 @@ def _own_module(study: StudyConfiguration) -> str:
 
 def _sha256(path: Path) -> str:
     """Of a file, or of all files in a folder."""
+    from learning.blocks import file_sha256
+
     files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     listed = [f"{file.relative_to(path)} {file_sha256(file)}" for file in files]
     return f"sha256:{hashlib.sha256(chr(10).join(listed).encode()).hexdigest()}"
