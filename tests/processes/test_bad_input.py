@@ -143,7 +143,11 @@ SERVE: dict[str, tuple[Damage, int, str]] = {
     "state of another kind": (writes("coordinator/state.sqlite", lambda f: other_database(f)), 2, "another kind"),
     "ledger is gone": (writes("coordinator/ledger.sqlite.head", LOST), 41, "ledger.sqlite: is missing, although"),
     "threshold impossible": (edits("study.toml", "min_survivors = 5", "min_survivors = 4"), 3, "raise min_survivors"),
-    "quorum above the roster": (edits("study.toml", "quorum = 5", "quorum = 8"), 3, "quorum"),
+    "quorum above the roster": (
+        edits("study.toml", "quorum = 5", "quorum = 8"),
+        2,
+        "8 is above study.participants = 7",
+    ),
     "budget impossible": (edits("study.toml", "epsilon = 50 ", "epsilon = 0.0001"), 3, "epsilon"),
     "too few bits": (edits("study.toml", "bits = 16", "bits = 2"), 3, "bits"),
     "unknown option of the task": (
