@@ -12,9 +12,10 @@ PUBLISHED: Final = (
     "Epsilon (conditional) is the figure that papers publish, for comparison with them: cohorts of a fixed size are "
     "drawn anew for each round, and it is what independent draws with the same chance would cost (Poisson sampling): "
     "for the central Gaussian by privacy loss distributions (dp-accounting), for the other mechanisms by [ZW19] "
-    "Theorem 5. For cohorts of a fixed size, as here, neither proves anything. What these runs provably "
-    "cost: epsilon_released, for readers of the released models who don't know who took part, and epsilon_coordinator, "
-    "for a reader who sees the sums and knows the cohorts. No participant drops out or colludes."
+    "Theorem 5, or at each order by what holds however participants are drawn. For cohorts of a fixed size, as here, "
+    "neither proves anything. What these runs provably cost: epsilon_released, for readers of the released models who "
+    "don't know who took part, and epsilon_coordinator, for a reader who sees the sums and knows the cohorts. No "
+    "participant drops out or colludes."
 )
 FASHION: Final[Mapping[str, Any]] = {
     "data": "fashion-mnist-subset",

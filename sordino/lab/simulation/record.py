@@ -9,7 +9,6 @@ and their figures could be read here. The line ``resumed`` lists them, and epsil
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -22,7 +21,7 @@ from typing import Any, Final, TextIO
 from learning.checkpoints import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from learning.learner import State
 from learning.parameters import Parameters
-from runtime.durable import replace_durably
+from runtime.durable import hold, replace_durably
 from runtime.text import finite
 from sordino.lab.simulation.settings import SimulationError, difference
 
@@ -90,13 +89,12 @@ class Record:
 
     def _held(self) -> TextIO:
         """The file, to append to. Raises SimulationError: another process has it."""
-        file = self.path.open("a", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise SimulationError(f"{self.path} is being written by another process; wait, or name another") from None
-        return file
+        if not self.path.exists():
+            self.path.touch()  # an empty file is a new one
+        held = hold(self.path, os.O_WRONLY | os.O_APPEND)
+        if held is None:
+            raise SimulationError(f"{self.path} is being written by another process; wait, or name another")
+        return open(held, "a", encoding="utf-8")
 
     def add(self, row: Mapping[str, Any]) -> None:
         assert self._file is not None  # noqa: S101  # a finished simulation has no more lines
@@ -199,7 +197,6 @@ class Record:
 
     def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Write all lines anew: any crash leaves the old file or the new one, never a part."""
-        self.path.touch()  # an empty file is a new one
         replace_durably(self.path, "".join(map(line_of, lines)).encode(), mode=None)
 
 

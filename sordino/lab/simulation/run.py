@@ -129,59 +129,46 @@ def simulate_study(
     rounds = Rounds(settings)
     configuration = configuration_of(rounds)
     started = on_start or (lambda configuration, done: None)
-    if output is None:
-        return _run(rounds, configuration, None, checkpoint_every, on_row, started, began)
-    with contextlib.closing(Record(Path(output), configuration)) as kept:  # no other may write it until then
-        return _run(rounds, configuration, kept, checkpoint_every, on_row, started, began)
-
-
-def _run(
-    rounds: Rounds,
-    configuration: dict[str, Any],
-    kept: Record | None,
-    checkpoint_every: int,
-    on_row: Callable[[Row], None] | None,
-    started: Callable[[Mapping[str, Any], int], None],
-    began: float,
-) -> SimulationResult:
-    settings, rows = rounds.settings, list[Row]()
-    if kept is not None:
-        rows = _read(kept.rows, settings)
-        if kept.summary is not None:
-            started(configuration, settings.study.study.rounds)
-            parameters = {} if kept.saved is None else kept.saved.parameters
-            return _result(configuration, rows, _read([kept.summary], settings)[0], parameters)
-        if kept.saved is not None:
-            rounds.restore(kept.saved)
-        rounds.charge_again(kept.dropped)
-        for row in rows:
-            if row["kind"] == record.ROUND:
-                error = row["figures"].get("accuracy_stderr")
-                rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"], error)
-    started(configuration, rounds.completed)
-    saved = None if kept is None else rounds.saved()  # a copy of all of the state
-    with contextlib.closing(rounds.run()) as attempts:
-        try:
-            for row in attempts:
-                if kept is not None:
-                    kept.add(row)
-                if kept is not None and row["kind"] == record.ROUND:
-                    saved = rounds.saved()
-                    if row["round"] % checkpoint_every == 0:
-                        kept.save(saved)
-                rows.append(row)
-                if on_row is not None:
-                    on_row(row)
-        except BaseException:  # Ctrl-C most of all; the last whole round is kept whatever ended it
-            if kept is not None and saved is not None:
-                _keep(kept, saved)
-            raise
-    if kept is not None:
-        kept.save(rounds.saved())  # before the last evaluations, which may take long
-    summary = _summary(rounds, rows, time.perf_counter() - began)
-    if kept is not None:
-        kept.add(summary)
-    return _result(configuration, rows, summary, rounds.learner.state()[0])
+    rows: list[Row] = []
+    file = contextlib.nullcontext() if output is None else contextlib.closing(Record(Path(output), configuration))
+    with file as kept:  # no other process may write it until then
+        if kept is not None:
+            rows = _read(kept.rows, settings)
+            if kept.summary is not None:
+                started(configuration, settings.study.study.rounds)
+                parameters = {} if kept.saved is None else kept.saved.parameters
+                return _result(configuration, rows, _read([kept.summary], settings)[0], parameters)
+            if kept.saved is not None:
+                rounds.restore(kept.saved)
+            rounds.charge_again(kept.dropped)
+            for row in rows:
+                if row["kind"] == record.ROUND:
+                    error = row["figures"].get("accuracy_stderr")
+                    rounds.progress.note(row["round"], row["accuracy"], row["loss"], row["reported"], error)
+        started(configuration, rounds.completed)
+        saved = None if kept is None else rounds.saved()  # a copy of all of the state
+        with contextlib.closing(rounds.run()) as attempts:
+            try:
+                for row in attempts:
+                    if kept is not None:
+                        kept.add(row)
+                    if kept is not None and row["kind"] == record.ROUND:
+                        saved = rounds.saved()
+                        if row["round"] % checkpoint_every == 0:
+                            kept.save(saved)
+                    rows.append(row)
+                    if on_row is not None:
+                        on_row(row)
+            except BaseException:  # Ctrl-C most of all; the last whole round is kept whatever ended it
+                if kept is not None and saved is not None:
+                    _keep(kept, saved)
+                raise
+        if kept is not None:
+            kept.save(rounds.saved())  # before the last evaluations, which may take long
+        summary = _summary(rounds, rows, time.perf_counter() - began)
+        if kept is not None:
+            kept.add(summary)
+        return _result(configuration, rows, summary, rounds.learner.state()[0])
 
 
 def configuration_of(rounds: Rounds) -> dict[str, Any]:

@@ -66,6 +66,10 @@ class SimulatedStudy(StudyConfiguration):
     privacy: SimulatedPrivacy = key(help="", option=None)
 
 
+OF_STUDY: Final = frozenset({*settings_keys(SimulatedStudy), *settings_keys(Sizes)})
+"""Names that `simulated_study` takes."""
+
+
 def simulated_study(**values: Any) -> SimulatedStudy:
     """Make a study to simulate, from keys of `SimulatedStudy` and `authority.new_study.Sizes` by their flat names.
 
@@ -73,13 +77,12 @@ def simulated_study(**values: Any) -> SimulatedStudy:
 
     Raises Failure: cohorts that can't be drawn, a value can't be or has no effect, or no key has such a name.
     """
-    keys, sizes = settings_keys(SimulatedStudy), settings_keys(Sizes)
-    for name in values.keys() - {*keys, *sizes}:
+    for name in values.keys() - OF_STUDY:
         if name in SimulationSettings.model_fields:
             raise SimulationError(f"{name} is a setting of the simulation; use SimulationSettings({name}=...)")
-        near = did_you_mean(name, {*keys, *sizes})
+        near = did_you_mean(name, OF_STUDY)
         raise SimulationError(f"a study has no setting {name}; options of its task go into task_options={{...}}.{near}")
-    study = _made(values)
+    study, keys = _made(values), settings_keys(SimulatedStudy)
     check_needs(study, {name: one for name, one in values.items() if name in keys and one != keys[name].field.default})
     return study
 
@@ -185,7 +188,7 @@ class SimulationSettings(SimulationOptions):
 
         def __init__(self, **values: Any) -> None:
             for name in values.keys() - type(self).model_fields.keys():
-                if name in {*settings_keys(SimulatedStudy), *settings_keys(Sizes)}:
+                if name in OF_STUDY:
                     raise SimulationError(f"{name} is a setting of the study; use study=simulated_study({name}=...)")
                 near = did_you_mean(name, type(self).model_fields)
                 raise SimulationError(f"a simulation has no setting {name}.{near}")
