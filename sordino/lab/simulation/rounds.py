@@ -258,8 +258,8 @@ class Rounds:
         if round_ % settings.evaluate_every == 0 or round_ == settings.study.study.rounds:
             evaluation = self._evaluate(round_)
         reported = reported_of(self.task, decoded.measured)
-        error = evaluation.get("accuracy_stderr")
-        self.progress.note(round_, evaluation.get("accuracy"), evaluation.get("loss"), reported, error)
+        stderr = evaluation.get("accuracy_stderr")
+        self.progress.note(round_, evaluation.get("accuracy"), evaluation.get("loss"), reported, stderr)
         released = self.learner.released()
         now = clock.add("evaluation", now)
         epsilons = self.epsilons()
