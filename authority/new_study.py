@@ -21,6 +21,7 @@ from learning.task_names import TASKS, VOTES, trained_task
 from runtime.address import join_address, ports_from, split_address
 from runtime.durable import taken, whole_folder
 from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.option_values import check_needs
 from runtime.settings_file import Settings, build
 from runtime.settings_keys import flat_values, key, settings_keys, settings_toml
 from server.study_file import StudyConfiguration
@@ -126,7 +127,7 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
 
     ``deadline_s`` among the values is the longest wait of each phase that has none of its own.
 
-    Raises Failure: sizes that contradict each other, or a value can't be (ConfigurationError).
+    Raises Failure: sizes that contradict each other, a value has no effect, or it can't be (ConfigurationError).
     """
     defaults: dict[str, Any] = {"one_machine": True}
     if values.get("gateways"):  # another gateway takes that long to hold all participants of one that failed
@@ -157,7 +158,9 @@ def new_study(authority: CarriedAuthority | None = None, **values: Any) -> NewSt
             most = 65_535 - ports
             raise InputFailure(f"--listen {listen}: enrolment takes the port after it. Use a port of 1 to {most}.")
         values["enrolment_listen"] = f"{listen.rpartition(':')[0]}:{port + ports}"
-    return NewStudy(study_of_size(StudyConfiguration, values, making), making, authority)
+    study = study_of_size(StudyConfiguration, values, making)
+    check_needs(study, values, unusual=True)
+    return NewStudy(study, making, authority)
 
 
 def study_of_size(model: type[Study], values: Mapping[str, Any], sizes: Sizes) -> Study:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from learning.data_checks import LAID_OUT, SHAPES, check_task_takes, options_known, shape_options
 from learning.data_names import BROUGHT, BUILT_IN, located
-from learning.task_names import BOUNDED, STATISTICS, TASKS, trained_task
+from learning.task_names import BOUNDED, STATISTICS, SYNTHETIC, TASKS, trained_task
 from runtime.failure import InputFailure
 from server.study_file import StudyConfiguration
 
@@ -51,8 +51,8 @@ def fitted(study: Study) -> Study:
 def check_data(study: StudyConfiguration, participants: int) -> None:
     """Check that the participants made here (perhaps none) can have their parts, and that the task takes the examples.
 
-    Built-in sets work with the tasks as they ship. Other sets, partitions, tasks and shapes are checked with the first
-    part, and the coordinator's own file always.
+    Built-in sets work with the tasks as they ship. Other sets, tasks and shapes are checked with the first part, and
+    the coordinator's own file always.
 
     Raises Failure: the set can't be cut so, or the task takes other examples; DatasetError: there is no such set here.
     """
@@ -65,11 +65,7 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
     judges = name not in BOUNDED
     if judges and data.test and Path(data.test).exists():  # a missing one is reported elsewhere
         check_task_takes(name, options, load_test(data.dataset, data.test, trained_task(name, options)), data.test)
-    if data.dataset in BROUGHT or not participants:
-        return
-    task = trained_task(name, options)
-    as_shipped = task in TASKS and not SHAPES & set(options)
-    if data.dataset in BUILT_IN and data.partition in ("iid", "dirichlet") and as_shipped:
+    if data.dataset in BROUGHT or not participants or name == SYNTHETIC:  # load tests have more than any set
         return
     dataset = located(data.dataset, Path.cwd())
     try:
@@ -78,4 +74,6 @@ def check_data(study: StudyConfiguration, participants: int) -> None:
         raise
     except ValueError as error:
         raise InputFailure(f"{data.dataset} can't be cut so: {error}.") from None
-    check_task_takes(name, options, load_partition(dataset, parts[0][:1]), data.dataset)
+    as_shipped = trained_task(name, options) in TASKS and not SHAPES & set(options)
+    if not (data.dataset in BUILT_IN and as_shipped):
+        check_task_takes(name, options, load_partition(dataset, parts[0][:1]), data.dataset)

@@ -8,6 +8,8 @@ from typing import Final
 
 from runtime.text import did_you_mean
 
+SYNTHETIC: Final = "synthetic"
+"""Of load tests: it reads no examples."""
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "softmax-regression": ("learning.tasks.softmax_regression", "SoftmaxRegression"),
     "mlp": ("learning.tasks.mlp", "Mlp"),
@@ -21,7 +23,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "histogram": ("learning.tasks.histogram", "Histogram"),
     "quantile": ("learning.tasks.quantile", "Quantile"),
     "votes": ("learning.tasks.votes", "Votes"),
-    "synthetic": ("learning.tasks.external", "Synthetic"),
+    SYNTHETIC: ("learning.tasks.external", "Synthetic"),
     "external": ("learning.tasks.external", "External"),
 }
 """Name to module and class."""
@@ -37,7 +39,7 @@ CLASSIFIER: Final = "softmax-regression"
 """The one that votes are of by default."""
 BOUNDED: Final = (*STATISTICS, VOTES)
 """Those of them that send no model, and bound the norm of a contribution themselves."""
-WITHOUT_TORCH: Final = ("softmax-regression", "mlp", REGRESSION, *STATISTICS, "synthetic", "external")
+WITHOUT_TORCH: Final = ("softmax-regression", "mlp", REGRESSION, *STATISTICS, SYNTHETIC, "external")
 """Those of them that compute with numpy, and so on no accelerator."""
 FLOWER: Final = "flower:"
 """Begins the name of a task that is a Flower app's: ``flower:my_app.client_app:app``."""

@@ -44,14 +44,17 @@ def settled(
     return made
 
 
-def check_needs(study: BaseModel, given: Mapping[str, Any]) -> None:
-    """Refuse values without effect, by their flat names. Raises Failure: one needs another, which isn't so."""
+def check_needs(study: BaseModel, given: Mapping[str, Any], *, unusual: bool = False) -> None:
+    """Refuse values without effect, by their flat names. Raises Failure: one needs another, which isn't so.
+
+    ``unusual``: only values that aren't defaults, where ``given`` may hold all.
+    """
     keys = settings_keys(type(study))
-    for name, value in given.items():
-        needs = keys[name].about.needs if name in keys else None
-        if needs is not None and not needs[1](study):
+    for one, value in [(keys[name], value) for name, value in given.items() if name in keys]:
+        needs = one.about.needs
+        if needs is not None and not needs[1](study) and not (unusual and value == one.field.default):
             shown = "" if value is True else f" {value}"
-            raise InputFailure(f"{keys[name].option}{shown} needs {needs[0]}; or leave it out.")
+            raise InputFailure(f"{one.option}{shown} needs {needs[0]}; or leave it out.")
 
 
 def built(model: type[Table], values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from learning.data_names import BROUGHT, check_dataset_name
-from learning.task_names import DEFAULT_RATES, TASKS, check_task_name
+from learning.task_names import ADAPTIVE, BOUNDED, DEFAULT_RATES, FEDADAM, FEDYOGI, STATISTICS, TASKS, check_task_name
 from runtime.address import split_address
 from runtime.settings_file import Table
 from runtime.settings_keys import key
@@ -36,7 +36,6 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 Weight = Annotated[float, Field(ge=1e-3, le=1)]
 _OWN: Final = "the task's own"
 PARTICIPANTS: Final = "participants"
-ADAPTIVE_OPTIMIZERS: Final = ("fedadam", "fedyogi", "fedadagrad")
 
 
 def _cut_by(partition: str) -> tuple[str, Any]:
@@ -47,6 +46,15 @@ def _cut_by(partition: str) -> tuple[str, Any]:
     )
 
 
+_CUT = ("a data set that is cut, and not the participants' own", lambda study: study.data.dataset not in BROUGHT)
+_TEST = (
+    "a model that the coordinator evaluates, which no statistic has",
+    lambda study: study.study.task not in STATISTICS,
+)
+_UPDATES = (
+    "a task whose participants send a model's update, which statistics and votes aren't",
+    lambda study: study.study.task not in BOUNDED,
+)
 _LAYERS = ("clips of layers: add --clip-by-layer", lambda study: study.privacy.clip_by_layer)
 _ADAPTS = (
     "clips that adapt: add --clip-update geometric or linear",
@@ -55,18 +63,13 @@ _ADAPTS = (
 _SKETCH = ("--sketch-rows, such as 15", lambda study: study.privacy.sketch_rows > 0)
 _JUDGED = ("--evaluate participants", lambda study: study.evaluation.by == PARTICIPANTS)
 _DRAWN = ("drawn cohorts: add --sampling lottery or epochs", lambda study: study.privacy.sampling != "none")
-_ROOTS = (
-    "--server-optimizer fedadam, fedyogi or fedadagrad",
-    lambda study: study.server_optimizer.name in ADAPTIVE_OPTIMIZERS,
-)
-_SQUARES = (
-    "--server-optimizer fedadam or fedyogi",
-    lambda study: study.server_optimizer.name in ADAPTIVE_OPTIMIZERS[:2],
-)
+_ROOTS = ("--server-optimizer fedadam, fedyogi or fedadagrad", lambda study: study.server_optimizer.name in ADAPTIVE)
+_SQUARES = ("--server-optimizer fedadam or fedyogi", lambda study: study.server_optimizer.name in (FEDADAM, FEDYOGI))
 RAY: Final = "ray"
 _RAY = ("--engine ray", lambda study: study.engine.name == RAY)
 
 _adapts, _ray = partial(_coding, needs=_ADAPTS), partial(_network, needs=_RAY)
+_stepping = partial(_study, needs=_UPDATES)
 _judged = partial(_evaluation, needs=_JUDGED, fixed=True)
 
 
@@ -142,6 +145,7 @@ class DataTable(Table):
         "dirichlet",
         "how the examples are divided: iid, dirichlet (uneven classes), shards (few classes each), natural (one "
         "user of the set each)",
+        needs=_CUT,
     )
     alpha: Positive = _data(1.0, "concentration of the Dirichlet mixture; small is uneven", needs=_cut_by("dirichlet"))
     shards: Count = _data(2, "shards: runs of one class for each participant", needs=_cut_by("shards"))
@@ -151,6 +155,7 @@ class DataTable(Table):
         "the coordinator's own file or folder to evaluate on",
         shown="the data set's test part, where it has one",
         metavar="FILE",
+        needs=_TEST,
     )
     start: str = _data(
         "",
@@ -375,10 +380,10 @@ class DeadlineTable(Table):
 class ServerOptimizerTable(Table):
     """[server_optimizer]: how the coordinator applies the mean update."""
 
-    name: Literal["fedavg", "fedadagrad", "fedadam", "fedyogi"] = _study(
+    name: Literal["fedavg", "fedadagrad", "fedadam", "fedyogi"] = _stepping(
         "fedavg", "fedavg: averaging with momentum; adaptive: fedadam, fedyogi or fedadagrad", option="server_optimizer"
     )
-    rate: float | None = _study(
+    rate: float | None = _stepping(
         None,
         "step along the mean update",
         shown=f"1; fedadam and fedyogi {DEFAULT_RATES['fedadam']:g}, fedadagrad {DEFAULT_RATES['fedadagrad']:g}",
@@ -386,12 +391,12 @@ class ServerOptimizerTable(Table):
         le=1e6,
         option="server_rate",
     )
-    schedule: Literal["constant", "linear", "cosine"] = _study(
+    schedule: Literal["constant", "linear", "cosine"] = _stepping(
         "constant",
         "how the step goes on over the rounds: constant, or down to 0: linear or cosine",
         option="server_schedule",
     )
-    momentum: Share = _study(0.7, "momentum of the coordinator; 0 is plain averaging", option="server_momentum")
+    momentum: Share = _stepping(0.7, "momentum of the coordinator; 0 is plain averaging", option="server_momentum")
     second_momentum: Share = _study(
         0.99, "fedadam, fedyogi: momentum of the squares of the mean", option="server_second_momentum", needs=_SQUARES
     )

@@ -37,7 +37,11 @@ gc.disable()  # until everything is loaded and collected
 
 
 def pytest_configure() -> None:
-    """Before the first folder is made; the workers' folders lie in that of the process that starts them."""
+    """Before the first folder is made; the workers' folders lie in that of the process that starts them.
+
+    No test depends on which data sets this machine's user has prepared.
+    """
+    os.environ["SORDINO_DATA_FOLDER"] = "/nothing/is/prepared"
     if _has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 

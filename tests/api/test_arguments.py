@@ -55,6 +55,7 @@ def swept(**options: Any) -> Callable[[], object]:
         (lambda: simulated_study(drop=0.1), "drop is a setting of the simulation"),
         (lambda: simulated_study(shards=9), "--shards 9 needs a data set that is cut by --partition shards"),
         (lambda: simulated_study(task_options={"client_rate": math.nan}), "should be a text, true or false, or a fin"),
+        (lambda: sordino.new_study(participants=9, shards=9), "--shards 9 needs a data set that is cut by --partition"),
         (swept(sketch_ratio=[2, 50]), "--sketch-ratio 2 needs --sketch-rows"),
         (swept(epsilon=[]), "values of each option"),
         (swept(seeds=3), "seeds such as range(3)"),

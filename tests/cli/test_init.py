@@ -257,6 +257,8 @@ def test_a_lottery_has_its_seeds_beside_the_roster(run: Run, tmp_path: Path) -> 
         (("--task", "gpt"), 2, "--task 'gpt' is unknown"),
         (("--task", "external", "--dataset", "own"), 2, "number of values of the app's model: --task-option dim=N"),
         (("--dataset", "MNIST?"), 2, "--dataset 'MNIST?' is unknown"),
+        (("--dataset", "own", "--partition", "iid"), 2, "--partition iid needs a data set that is cut"),
+        (("--participants", 1300), 2, "6000 examples are too few for 1300 participants"),
         (("--partition", "odd"), 2, "--partition odd is unknown"),
         (("--client-rate", -1), 2, "--task softmax-regression: --client-rate is -1.0; it must be"),
         (("--task-option", "foo=3"), 2, "--task-option foo is unknown. Known options:"),

@@ -35,6 +35,7 @@ SETTING = dme.Setting(
     data="sphere",
     seed=1,
 )
+FASHION = "fashion-mnist-subset"
 
 
 def closed_form_rows(bits: list[int]) -> list[dict[str, Any]]:
@@ -229,6 +230,8 @@ BAD_INPUT: dict[str, list[tuple[tuple[object, ...], int, str]]] = {
         (("--device", "tpu"), 2, "--device tpu is unknown"),
         (("--data", "No Such"), 2, "--data No Such is unknown"),
     ],
+    "bits": [(("--parts", "text", "--text", FASHION), 2, "words and as many labels: name another data set")],
+    "compression": [(("--scale", "paper", "--data", FASHION), 2, "6000 examples are too few for 3400 participants")],
     "clipping": [(("--data", "nope"), 2, "data set 'nope' is unknown")],
     "dropout": [(("--data", "nope"), 2, "data set 'nope' is unknown")],
 }

@@ -559,6 +559,17 @@ def test_text_is_missed_before_images_are_played(
     assert "choosing" not in err
 
 
+def test_colour_is_missed_before_anything_is_played(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    sizes, grey = blur_lus.SIZES, "fashion-mnist-subset"
+    monkeypatch.setitem(sizes, PAPER, dataclasses.replace(sizes[PAPER], participants=1000))
+    monkeypatch.chdir(tmp_path)
+    papers = ("experiment", "blur-lus", "--scale", "paper", "--data", grey, "--parts", "epsilon,alpha")
+    assert "the papers' size takes CIFAR-10 for alpha" in refusal(run, *papers)
+    assert "32 x 32 images with 3 channels: name another data set" in refusal(run, *papers, "--colour", grey)
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
     """Of what ships with Sordino, which is all that there is on a fresh machine."""
     sizes, data = blur_lus.SIZES[SMALL], "fashion-mnist-subset"

@@ -173,7 +173,8 @@ def test_the_coordinators_file_is_tried(tmp_path: Path) -> None:
     own: dict[str, Any] = {"dataset": "own", "test": str(file), "task_options": {"features": 2, "classes": 2}}
     file.write_text("age,pulse,label\n1,2,1\n")
     check(options(**own))
-    check(options(**(own | {"task": "mean", "task_options": {}})))
+    with pytest.raises(Failure, match=r"--test .* needs a model that the coordinator evaluates"):
+        options(**(own | {"task": "mean", "task_options": {}}))
     file.write_text("age,label\n1,1\n")
     with pytest.raises(Failure, match=r"held-out.csv: examples have shape \(1,\)"):
         check(options(**own))

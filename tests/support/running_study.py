@@ -21,6 +21,7 @@ from authority.new_study import LocalStudy, make_local_study, new_study
 from client.host_file import load as load_host
 from learning.checkpoints import load_checkpoint
 from learning.parameters import flatten
+from learning.task_names import BOUNDED
 from runtime.child_process import child_environment
 from runtime.processes import free_port
 from secagg.roster import RosterEntry, verify_roster
@@ -213,7 +214,8 @@ def running_study(folder: Path, *, together: Sequence[int] = range(7), **options
     chosen: dict[str, Any] = {
         **{"name": "seven", "participants": 7, "hosts": 7, "epsilon": 50.0},
         "noise_parts": 0,  # scripts send known updates, and attempts that are stopped need room in the budget
-        **{"min_survivors": 5, "quorum": 5, "server_momentum": 0.0},
+        **{"min_survivors": 5, "quorum": 5},
+        **({} if options.get("task") in BOUNDED else {"server_momentum": 0.0}),
         "listen": f"127.0.0.1:{free_port()}",
         **({"coordinator_engine": "ray", "gateways": COUNT} if COUNT else {}),
     } | options

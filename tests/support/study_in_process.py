@@ -23,6 +23,7 @@ from authority.new_study import make_local_study, new_study
 from client.connection import SERVICE, open_channel, open_session
 from client.credentials import load_certificate, load_identity
 from client.host_file import load as load_host
+from learning.task_names import BOUNDED
 from mechanisms.encoder import Encoder
 from secagg.client_phases import AdvertiseKeys
 from secagg.context import RoundConfig
@@ -57,7 +58,8 @@ def make_folder(directory: Path, **options: Any) -> Path:
     """
     chosen: dict[str, Any] = {
         **{"key_agreement": "x25519", "name": "seven", "participants": PARTICIPANTS, "hosts": 1, "rounds": 2},
-        **{"epsilon": 1000.0, "delta": 0.1, "min_survivors": 5, "quorum": 5, "server_momentum": 0.0},
+        **{"epsilon": 1000.0, "delta": 0.1, "min_survivors": 5, "quorum": 5},
+        **({} if options.get("task") in BOUNDED else {"server_momentum": 0.0}),
         "listen": "127.0.0.1:1",  # only named in host.toml; tests listen on a free port
     } | options
     make_local_study(directory, new_study(**chosen))

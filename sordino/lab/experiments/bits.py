@@ -114,7 +114,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 def _found(request: Request, part: str) -> tuple[str, BitsSizes, str]:
     """Return a part with its sizes and its data, after a check that the data are present."""
     sizes = SIZES[request.scale, part]
-    return part, sizes, request.words(sizes.data) if part in (TEXT, TEXT_MANY) else request.images(sizes.data)
+    return part, sizes, request.words(sizes) if part in (TEXT, TEXT_MANY) else request.images(sizes)
 
 
 def _part(

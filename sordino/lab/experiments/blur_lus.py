@@ -340,18 +340,20 @@ _COMPARED: Final = {
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose by the published protocol, then run the requested parts."""
     sizes = SIZES[request.scale]
-    main = Plays(pool, request, sizes, request.images(sizes.data))
-    setup, choices = main.choose()
-    second, second_setup = main, setup
-    colour = request.data.get("colour")
+    main = Plays(pool, request, sizes, request.images(sizes))
+    second = main
     if request.scale == PAPER and set(_COLOURED) & set(request.parts):
+        coloured, colour = replace(sizes, **COLOUR), request.data.get("colour")
         if colour is None:
             raise ExperimentError(
                 "the papers' size takes CIFAR-10 for alpha, steps and active: get it and name it, --colour "
                 "cifar10:PATH, or leave them out with --parts epsilon,votes,sparsity,rates,clips,weights,own-rates,"
                 "bound"
             )
-        second = Plays(pool, request, replace(sizes, **COLOUR), colour)
+        second = Plays(pool, request, coloured, request.checked(colour, coloured))
+    setup, choices = main.choose()
+    second_setup = setup
+    if second is not main:
         second_setup, more = second.choose()
         choices += more
     tables: list[Table] = []

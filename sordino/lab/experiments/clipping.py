@@ -101,7 +101,7 @@ def play(pool: RunPool, request: Request) -> Outcome:
 
 
 def _data(request: Request, part: str) -> str:
-    return request.words(TEXT[request.scale].data) if part == LAYERS else request.images(SIZES[request.scale].data)
+    return request.words(TEXT[request.scale]) if part == LAYERS else request.images(SIZES[request.scale])
 
 
 def _layers(pool: RunPool, request: Request, data: str) -> Outcome:

@@ -65,7 +65,7 @@ SIZES: Final = {
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate for each noise level, without a sketch, then run every ratio at every level."""
     sizes = SIZES[request.scale]
-    data = request.images(sizes.data)
+    data = request.images(sizes)
     tables: list[Table] = []
     pictures: list[Picture] = []
     choices: list[Choice] = []

@@ -85,8 +85,7 @@ SIZES: Final = {
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and rate, then run every plan against every share of dropouts."""
     sizes = SIZES[request.scale]
-    data = request.images(sizes.data)
-    request.partition(data)  # refuses a set that isn't there before a folder is made
+    data = request.images(sizes)
     make = partial(sizes.settings, data=data, epsilon=EPSILON, server_momentum=0.9)
 
     def settings(*, planned: float, leaving: float, **given: Any) -> SimulationSettings:

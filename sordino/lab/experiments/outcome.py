@@ -16,9 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from authority.study_data import check_data
 from learning.blocks import DatasetError
-from learning.datasets import has_part
+from runtime.failure import Failure
 from sordino.lab.experiments.runs import ExperimentError, Row, Run, RunPool, labels_of
+from sordino.lab.experiments.setting import Sizes
 from sordino.lab.experiments.tables import CONDITIONAL, Mean, Results, Share, Table, accuracy, gathered, shown
 from sordino.lab.simulation.settings import SimulationSettings
 from sordino.planning.drawing import Picture, draw
@@ -241,28 +243,25 @@ class Request:
     seeds: Sequence[int] = tuple(range(1, 11))
     data: Mapping[str, str] = field(default_factory=dict)
 
-    def images(self, usual: str) -> str:
+    def images(self, sizes: Sizes) -> str:
         """Return the requested data set of images, else the scale's own.
 
-        Raises ExperimentError: the papers' size, without a data set.
+        Raises ExperimentError: the papers' size, without a data set, or as `checked`; DatasetError: it isn't here.
         """
-        found = self.data.get("images", usual)
+        found = self.data.get("images", sizes.data)
         if not found:
             raise ExperimentError(
                 "the papers' size takes FEMNIST, which can't be had here: get it and name it, --data femnist:PATH"
             )
-        return found
+        return self.checked(found, sizes)
 
-    def words(self, usual: str) -> str:
-        """Return the requested data set of words, else the scale's own.
-
-        Raises ExperimentError: the papers' size, without a data set, or the scale's own isn't here.
-        """
-        found = self.data.get("text", usual)
+    def words(self, sizes: Sizes) -> str:
+        """Return the requested data set of words, else the scale's own; errors as of `images`."""
+        found = self.data.get("text", sizes.data)
         if not found:
             raise ExperimentError("the papers' size takes StackOverflow: get it and name it, --text stackoverflow:PATH")
         try:
-            has_part(found, "train")
+            return self.checked(found, sizes)
         except DatasetError as error:
             if found != WORDS:
                 raise
@@ -270,7 +269,21 @@ class Request:
                 f"the text {WORDS} isn't here: make it with sordino data prepare shakespeare --vocabulary 200 --as "
                 f"{WORDS}, or leave it out with --parts images"
             ) from error
-        return found
+
+    def checked(self, data: str, sizes: Sizes) -> str:
+        """Return a data set's name, after a check that its examples are those of the task, and enough to be divided.
+
+        Raises ExperimentError: they aren't; DatasetError: it isn't here.
+        """
+        partition = self.partition(data)
+        one = sizes.settings(data=data, epsilon=None, clip=None, rate=sizes.rates[0], seed=1, partition=partition)
+        try:
+            check_data(one.study, sizes.participants)
+        except Failure as error:
+            if isinstance(error, DatasetError):
+                raise
+            raise ExperimentError(f"{str(error).rstrip('.')}: name another data set") from error
+        return data
 
     def partition(self, data: str) -> str:
         """Return "natural" for a data set that names the user of each example, else "dirichlet"."""

@@ -49,7 +49,7 @@ SIZES: Final = {
 def play(pool: RunPool, request: Request) -> Outcome:
     """Choose clip and client rate for each way of inviting and epsilon, then run each on the seeds."""
     sizes = SIZES[request.scale]
-    data = request.images(sizes.data)
+    data = request.images(sizes)
     stages = Stages(pool, request.seeds, sizes.last)
     everybody = replace(sizes, cohort=sizes.participants)
     make = partial(everybody.settings, data=data, bits=18, server_momentum=0.9, partition=request.partition(data))

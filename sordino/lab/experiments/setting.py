@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from learning.task_names import BOUNDED
 from sordino.lab.simulation.settings import SimulationSettings, simulated_study
 
 PUBLISHED: Final = (
@@ -112,7 +113,7 @@ class Sizes:
         """
         study = {
             "alpha": self.alpha,
-            "server_momentum": 0.0,
+            **({} if self.task in BOUNDED else {"server_momentum": 0.0}),
             "bits": 20,
             "max_dropout": 0.0,
             "adversarial": 0.0,

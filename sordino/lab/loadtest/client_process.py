@@ -43,6 +43,7 @@ from client.participant_host import ParticipantHost, run_until_stopped
 from client.settings import HostedParticipant, HostSettings
 from client.study_terms import SharedRoster
 from learning.datasets import Dataset
+from learning.task_names import SYNTHETIC
 from runtime.address import split_address, split_addresses
 from runtime.failure import Failure, InputFailure
 from runtime.logs import configure_logs
@@ -52,7 +53,7 @@ from secagg.messages import PHASES
 from secagg.roster import Roster
 from sordino.lab.loadtest.disturbances import storms_come
 from sordino.lab.loadtest.faults import Delay, Drop, messages_of, upload_of
-from sordino.lab.loadtest.options import CONNECTIONS_FILE, TASK, LoadOptions
+from sordino.lab.loadtest.options import CONNECTIONS_FILE, LoadOptions
 from sordino.lab.loadtest.proxy import UNIMPAIRED, TcpProxy
 from sordino.lab.loadtest.sums import identities_of, vector
 from sordino.lab.loadtest.thin import ThinParticipant, ThinProcess
@@ -283,7 +284,7 @@ def run(home: Path, load_options: LoadOptions) -> int:
     """
     choose_keystream(time.perf_counter)
     settings = load(home).settings()
-    if settings.study.task != TASK:
+    if settings.study.task != SYNTHETIC:
         # These participants send vectors without noise that anyone can compute; a study with data relies on noise.
         task = settings.study.task
         raise InputFailure(f"{home} is of a study with the task {task!r}: a load test makes its own study")

@@ -21,7 +21,6 @@ from server.study_tables import DeadlineTable
 from sordino.lab.loadtest import faults
 from sordino.lab.loadtest.availability import Availability, Presence
 
-TASK: Final = "synthetic"
 CONNECTIONS_FILE: Final = "connections.json"
 """In a host's folder: the troubles of its process with connections."""
 LOAD: Final = "Load"

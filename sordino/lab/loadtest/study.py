@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from authority.new_study import NewStudy, new_study
+from learning.task_names import SYNTHETIC
 from mechanisms.plan import InfeasiblePlan
 from runtime.failure import ExitCode, Failure, InputFailure
 from secagg.errors import InvalidParameters
 from secagg.parameters import HARARY, assumed_colluders, choose_graph, complete_graph_threshold, default_min_survivors
 from sordino.lab.loadtest.faults import dropped_count
-from sordino.lab.loadtest.options import TASK, LoadOptions
+from sordino.lab.loadtest.options import LoadOptions
 
 _EPSILON: Final = 20.0  # nothing is protected: any budget for which the noise fits
 _COLLUDING: Final = (0.05, 0.02, 0.01, 0.0)
@@ -110,7 +111,7 @@ def _study(options: LoadOptions, port: int, stddevs: float) -> NewStudy:
         rounds=options.rounds,
         participants=clients,
         hosts=options.processes,
-        task=TASK,
+        task=SYNTHETIC,
         task_options={"dim": options.dim},
         dataset="fashion-mnist-subset",  # a name is required; the data is never read
         partition="iid",

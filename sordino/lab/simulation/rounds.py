@@ -105,6 +105,10 @@ class Rounds:
         self.learner = study.make_learner(self.task, self._here.data.test)
         if settings.evaluate_each and not getattr(self.task, "judged", ()):
             raise SimulationError(f"evaluate_each: task {self.task.name!r} has no model to evaluate; leave it out")
+        if settings.evaluate_on and not self._judges_itself:
+            raise SimulationError(
+                f"evaluate_on: task {self.task.name!r} evaluates no model on the coordinator's examples; leave it out"
+            )
         if settings.by_coins and not getattr(self.task, "judged", ()):
             raise SimulationError(
                 'sampling "poisson" draws a number that nobody knows, and a statistic takes one; use sampling "fixed"'
@@ -197,8 +201,12 @@ class Rounds:
 
     def judged_by_some(self, round_: int) -> bool:
         """Return whether the model after a round is evaluated on the drawn examples alone."""
-        some = self._drawn is not None and round_ != self.settings.study.study.rounds
-        return some and isinstance(self.task, ModelTask) and not isinstance(self.task, Personal)
+        return self._drawn is not None and round_ != self.settings.study.study.rounds
+
+    @property
+    def _judges_itself(self) -> bool:
+        """Whether a model that was trained is evaluated on the coordinator's examples."""
+        return isinstance(self.task, ModelTask) and not isinstance(self.task, Personal)
 
     def judged_by_all(self) -> dict[str, Any]:
         """Return the figures of the present model on all examples."""

@@ -82,8 +82,8 @@ def simulated_study(**values: Any) -> SimulatedStudy:
             raise SimulationError(f"{name} is a setting of the simulation; use SimulationSettings({name}=...)")
         near = did_you_mean(name, OF_STUDY)
         raise SimulationError(f"a study has no setting {name}; options of its task go into task_options={{...}}.{near}")
-    study, keys = _made(values), settings_keys(SimulatedStudy)
-    check_needs(study, {name: one for name, one in values.items() if name in keys and one != keys[name].field.default})
+    study = _made(values)
+    check_needs(study, values, unusual=True)
     return study
 
 
@@ -124,7 +124,12 @@ class Files(Table):
         metavar="FILE",
         shown="no file",
     )
-    checkpoint_every: int = _option(10, "rounds from one checkpoint to the next", ge=1)
+    checkpoint_every: int = _option(
+        10,
+        "rounds from one checkpoint to the next",
+        ge=1,
+        needs=("--output, where checkpoints go", lambda files: files.output is not None),
+    )
 
 
 class SimulationOptions(Table):
