@@ -121,6 +121,6 @@ def nothing_left(settings: HostSettings) -> str:
         if ended.terms == terms and ended.at > word.at:
             return (
                 f"the study {ended.study} ended ({ended.reason}) on {minute(ended.at)}: nothing is left to do here. "
-                "Should it go on after all, `sordino join --resume` forgets that"
+                f"Should it go on after all, `sordino join --home {journal.parent} --resume` forgets that"
             )
     return ""

@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from learning.parameters import Parameters, Shapes, described, shapes_of
 from runtime.durable import sync_folder
+from runtime.failure import InputFailure
 
 FORMAT: Final = 2
 _ABOUT: Final = "sordino"
 _STATE: Final = "optimizer/"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(InputFailure, ValueError):
     """A checkpoint file is damaged or not a checkpoint; the message names it."""
 
 
@@ -161,10 +162,12 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
 
     ``path``: such as ``my-study/coordinator/checkpoints/round-000040.safetensors``, or ``run.jsonl.safetensors``.
 
-    Raises FileNotFoundError: there is no such file; CheckpointError: its digest shows that it is damaged, or it is no
-    model of a study.
+    Raises CheckpointError: there is no such file, its digest shows that it is damaged, or it is no model of a study.
     """
-    found = load_checkpoint(Path(path))
+    try:
+        found = load_checkpoint(Path(path))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
     about, round_ = found.metadata, found.metadata.get("round", 0)
     if type(round_) is not int:
         raise CheckpointError(f"{path} is no model of a study: its round is no whole number")

@@ -146,7 +146,9 @@ def _check_size(name: str, options: Mapping[str, Any], first: Dataset, of: str, 
     if values != planned:
         raise InputFailure(
             f"the task {name} makes an update of {values} values with the study's options; its plan is for {planned}",
-            "ask the study's owner: no participant could take part",
+            "ask the study's owner: no participant could take part"
+            if trained_task(name, options) in TASKS
+            else "get the study's own module from its owner: this one isn't the same",
         )
 
 

@@ -38,10 +38,11 @@ from learning.datasets import NO_LABEL, Dataset, Unread, has_part, load_part
 from learning.image_folder import images
 from learning.own_task import own_reader
 from learning.table_files import SUFFIXES, Missing, named_in_errors, of_arrays, table
-from learning.task_names import REGRESSION, STATISTICS
+from learning.task_names import REGRESSION, STATISTICS, TASKS
 from runtime.text import counted
 
 if TYPE_CHECKING:
+    from learning.options import TaskOptions
     from learning.task import Task
 
 _VALUES_A_BLOCK: Final = 1 << 18
@@ -267,11 +268,50 @@ def load_own(folder: str, participants: int, task: Task, name: str, test: str) -
         except DatasetError as error:
             raise DatasetError(f"{error}{_fits(name, task, one, found)}") from None
         if not len(one) and name not in STATISTICS:
-            raise DatasetError(f"data file {path} holds no row that can be used: a participant would send zeros for it")
+            why = "".join(f"; {sentence.partition(': ')[2]}" for sentence in unread_told(name, None, one, path)[:-1])
+            raise DatasetError(
+                f"data file {path} holds no row that can be used{why}: a participant would send zeros for it"
+                + (". Classes are whole numbers from 0" if why and "column label" in why and name != REGRESSION else "")
+            )
+        if name in TASKS and (wrong := other_labels(task.options, one)):
+            raise DatasetError(f"data file {path}: {wrong}{_fits(name, task, one, found)}")
     tested = load_test(OWN, test, name)
     if test:
         check_form(task, tested, Path(test))
+    if name not in STATISTICS:
+        _check_columns([*zip(files, found, strict=True), *([(Path(test), tested)] if test else [])])
     return found, tested
+
+
+def _check_columns(files: Sequence[tuple[Path, Dataset]]) -> None:
+    """A model takes columns by their places. Raises DatasetError: two files have others, or another order."""
+    named = [(path, one.columns) for path, one in files if one.columns]
+    for path, columns in named[1:]:
+        first, wanted = named[0]
+        for place, (name, other) in enumerate(zip(columns, wanted, strict=False)):
+            if name != other:
+                raise DatasetError(
+                    f"data file {path} has {name} as column {place}, where {first.name} has {other}: give all files "
+                    "the same columns in one order"
+                )
+
+
+def left_out(folder: str, participants: int, task: Task, name: str, test: str) -> list[str]:
+    """What of the files of a folder can't be used, in a few sentences; arguments and errors as of `load_own`."""
+    found, _ = load_own(folder, participants, task, name, test)
+    files = zip(own_files(Path(folder), name), found, strict=True)
+    told = [said for path, one in files if (said := unread_told(name, task, one, path))]
+    more = [f"And {counted(len(told) - 1, 'file')} more with values that can't be used."] if len(told) > 1 else []
+    return [f"{sentence}." for said in told[:1] for sentence in said] + more
+
+
+def other_labels(options: TaskOptions, data: Dataset) -> str:
+    """What a task with classes can't take among labels; empty where there is nothing."""
+    classes = getattr(options, "classes", None)
+    if not isinstance(classes, int) or not (count := int(((data.labels < 0) | (data.labels >= classes)).sum())):
+        return ""
+    are = "is" if count == 1 else "are"
+    return f"{counted(count, 'label')} of {data.labels.size} {are} outside the labels 0 to {classes - 1} of the task"
 
 
 def _fits(name: str, task: Task, one: Dataset, everybody: Sequence[Dataset]) -> str:

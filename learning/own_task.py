@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from learning.blocks import DatasetError
 from learning.datasets import Dataset
-from learning.options import OptionError, TaskOptions
+from learning.options import OptionError, TaskOptions, shown_value
 from learning.task import Task
-from learning.task_names import BUILT_IN, FLOWER, FLOWER_TASK
+from learning.task_names import BUILT_IN, FLOWER, FLOWER_TASK, check_task_name
 from runtime.failure import InputFailure
 
 _GUARDED: Final = ("__init__", "initial_parameters", "local_update", "local_updates", "learner", "evaluate", "predict")
@@ -81,14 +81,17 @@ class TaskClass(Protocol):
 def task_class(name: str) -> TaskClass:
     """The class behind a task's name, checked to be one.
 
-    Raises TaskUnavailable: there is no such module, or it needs torch or Flower, which is not installed; TaskMistake:
-    the module can't be imported, or what it has under that name is no task.
+    Raises TaskUnavailable: no task has such a name, there is no such module, or it needs torch or Flower, which is not
+    installed; TaskMistake: the module can't be imported, or what it has under that name is no task.
     """
     if name.startswith(FLOWER):
         module, class_name = FLOWER_TASK
         app: type = getattr(importlib.import_module(module), class_name)
         return cast("TaskClass", _told_with_its_line(name, app))
-    module, class_name = BUILT_IN.get(name) or name.split(":")
+    try:
+        module, class_name = BUILT_IN.get(name) or check_task_name(name).split(":")
+    except ValueError as error:
+        raise TaskUnavailable(f"task {shown_value(name)} {error}") from None
     found = imported(name, module)
     kind = getattr(found, class_name, None)
     if name not in BUILT_IN:

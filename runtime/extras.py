@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from runtime.failure import InputFailure
 
 EXTRAS: Final = {
     "grpc_health": "server",
     "grpc_reflection": "server",
     "jinja2": "server",
     "starlette": "server",
+    "uvicorn": "server",
+    "prometheus_client": "server",
     "matplotlib": "server",
     "dp_accounting": "server",
     "torch": "torch",
@@ -27,6 +32,15 @@ def check_extra(extra: str) -> None:
     for package, of in EXTRAS.items():
         if of == extra and find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def missing(error: ModuleNotFoundError) -> InputFailure | None:
+    """Return what to install for a package of an extra that can't be imported; None for any other package."""
+    extra = EXTRAS.get((error.name or "").split(".")[0])
+    if extra is None:
+        return None
+    run = f"{sys.executable} -m pip install '.[{extra}]'"
+    return InputFailure(f"{error.name} isn't installed. In the checkout of Sordino, run {run}")
 
 
 def check_rooms() -> None:

@@ -92,9 +92,9 @@ def check_terms_signed(configuration: StudyConfiguration, document: StudyDocumen
     keys = "its (fixed) keys" + (f" (the environment sets {by})" if by else "")
     undo = "" if roster.terms == NONE else f"undo changes of {keys}, or "
     told = (
-        f"the study's authority hasn't signed the terms of study.toml: {undo}run `sordino authority terms DIR "
-        f"{TERMS_FILE} --out FOLDER` where DIR is the authority's folder, and copy the files in FOLDER to {place}, "
-        f"where {TERMS_FILE} is"
+        f"the study's authority hasn't signed the terms of study.toml: {undo}run `sordino authority terms "
+        f"DIR {TERMS_FILE} --offline --out FOLDER` where DIR is the authority's folder, and copy the files in FOLDER "
+        f"to {place}, where {TERMS_FILE} is"
     )
     if roster.terms != NONE or not configuration.coordinator.enrolment_listen:
         raise InputFailure(told)

@@ -56,6 +56,8 @@ if TYPE_CHECKING:  # what static tools see; at run time `_PUBLIC` below says the
 else:  # a `__getattr__` that static tools can see would make every misspelt name an Any
     import importlib
 
+    import runtime.extras
+
     _PUBLIC = {
         name: module
         for module, names in {
@@ -100,7 +102,10 @@ else:  # a `__getattr__` that static tools can see would make every misspelt nam
         if name not in _PUBLIC:
             raise AttributeError(f"module 'sordino' has no attribute {name!r}")
         check_rooms()
-        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        try:
+            value = getattr(importlib.import_module(_PUBLIC[name]), name)
+        except ModuleNotFoundError as error:
+            raise runtime.extras.missing(error) or error from error
         globals()[name] = value
         return value
 

@@ -30,15 +30,15 @@ from learning.data_names import APP, BUILT_IN, OWN, check_dataset_name, located
 from learning.datasets import Dataset, has_part, load_partition
 from learning.make_task import make_task, options_of
 from learning.options import OptionError
-from learning.own_data import read_held, unread_told
+from learning.own_data import other_labels, read_held, unread_told
 from learning.task_names import FLOWER, STATISTICS, TASKS, trained_task
 from runtime.durable import StorageError
 from runtime.failure import InputFailure
-from runtime.text import counted, minute, peer_text, terminal_width
+from runtime.text import minute, peer_text, terminal_width
 from secagg.sharing import CURIOUS
 from wire.enrolment import read_request
 from wire.join_code import fingerprint
-from wire.records.ledger import head_file, read_ledger
+from wire.records.ledger import is_begun, read_ledger
 from wire.records.ledger_totals import Totals
 from wire.study import StudyDocument
 
@@ -145,14 +145,9 @@ def unread(file: Path, held: Dataset, seen: Look) -> list[str]:
         return []
     if trained_task(task, options) not in TASKS or task in STATISTICS or not len(held):
         return sentences
-    classes = getattr(options_of(task, options), "classes", None)
-    if isinstance(classes, int) and (count := int(((held.labels < 0) | (held.labels >= classes)).sum())):
-        are = "is" if count == 1 else "are"
-        sentences.append(
-            f"data file {file}: {counted(count, 'label')} of {held.labels.size} {are} outside the labels 0 to "
-            f"{classes - 1} of the study's task: no training will succeed; this participant takes part, is charged, "
-            "and sends zeros"
-        )
+    if wrong := other_labels(options_of(task, options), held):
+        why = "no training will succeed; this participant takes part, is charged, and sends zeros"
+        sentences.append(f"data file {file}: {wrong}: {why}")
     return sentences
 
 
@@ -195,8 +190,13 @@ def accepted_plan(seen: Look) -> dict[str, Any]:
 
 
 def spent_in(ledger: Path | None) -> Totals:
-    """The totals of --ledger, empty if there is no file yet; raises InputFailure if it is unreadable or changed."""
-    if ledger is None or not (ledger.exists() or head_file(ledger).exists()):
+    """The totals of --ledger, empty if there is no file yet.
+
+    Raises InputFailure: it is unreadable or changed, or there isn't even its folder.
+    """
+    if ledger is not None and not ledger.parent.is_dir():
+        raise InputFailure(f"--ledger {ledger}: there is no folder {ledger.parent}. {_NOTHING}")
+    if ledger is None or not is_begun(ledger):
         return Totals()
     try:
         return read_ledger(ledger)[2]

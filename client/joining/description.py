@@ -21,6 +21,7 @@ from runtime.text import counted, dotted, folded, printable, several
 from secagg.sharing import CURIOUS
 from wire.guarantee import KEYS, condition, evaluated, noise_adds_up, offers_leave, outweighs, trust_of
 from wire.join_code import fingerprint, show_fingerprint
+from wire.records.ledger import is_begun
 from wire.study import StudyDocument, round_parameters
 
 _LABEL = 14
@@ -40,6 +41,8 @@ def describe_study(
     document, ledger = seen.document, options.ledger
     authority = show_fingerprint(fingerprint(seen.card.authority_public))
     shown_ledger = f"{ledger}: what it says was spent from this data counts on"
+    if ledger is not None and not is_begun(ledger):
+        shown_ledger = f"{ledger}: A NEW ONE, since there is no such file. Nothing that was spent before counts"
     if ledger is None:
         shown_ledger = (
             "a new one, in that folder. If this data was in a study before, or in this one under another identity, "

@@ -26,6 +26,7 @@ def patients(hospital: str, count: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for number, (hospital, count) in enumerate(PATIENTS.items(), 1):
         np.savez(folder / f"hospital-{number}.npz", **patients(hospital, count, seed=2))
     others = [patients(hospital, count // 4, seed=3) for hospital, count in PATIENTS.items()]
@@ -37,4 +38,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(f"usage: python {sys.argv[0]} FOLDER")
     main(Path(sys.argv[1]))

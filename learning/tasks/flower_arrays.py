@@ -28,7 +28,8 @@ except PackageNotFoundError:
     found = ""
 if tuple(map(int, re.findall(r"\d+", found)[:2])) < _OLDEST:
     there = f"flwr {found} is installed" if found else "it is not installed"
-    raise TaskUnavailable(f"a Flower app needs flwr 1.41 or later, and {there}: pip install 'sordino[flower]'")
+    instead = "pip install '.[flower]' in the checkout"
+    raise TaskUnavailable(f"a Flower app needs flwr 1.41 or later, and {there}: {instead}")
 
 
 def arrays_of(content: RecordDict) -> tuple[str, Arrays]:

@@ -35,6 +35,7 @@ from learning.server_optimizers import ServerOptimizer
 from learning.task import BatchedTask, Classifier, Task
 from learning.task_names import CLASSIFIER, TASKS, VOTES, check_task_name
 from mechanisms.statement import LARGEST_DIM
+from runtime.text import counted
 
 LARGEST_QUESTIONS: Final = 1 << 26
 """Most values, float32, of all queries of one round."""
@@ -351,15 +352,14 @@ class VoteLearner(Learner):
         self._labels = np.zeros(0, dtype=np.int64)
         self._winning_share = 0.0  # mean over the queries of the round learnt last, of the winning class
         self._model = task.server.initial_parameters()
-        self.prepare(1)
 
     def prepare(self, rounds: int) -> None:
         """Raise OptionError: the pool holds fewer queries than ``rounds`` need."""
         needed, pool = rounds * self._task.queries, len(self._queries)
         if needed > pool:
             raise OptionError(
-                f"{rounds} rounds of {self._task.queries} queries need {needed} public examples; the coordinator has "
-                f"{pool} (pool {self._options.pool:g} of {pool + len(self._judges)}): lower queries to "
+                f"{counted(rounds, 'round')} of {self._task.queries} queries need {needed} public examples; the "
+                f"coordinator has {pool} (pool {self._options.pool:g} of {pool + len(self._judges)}): lower queries to "
                 f"{max(pool // rounds, 1)}, ask in fewer rounds, or raise pool"
             )
         if not len(self._judges):

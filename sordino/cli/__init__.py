@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from runtime import VERSION
-from runtime.extras import EXTRAS, check_rooms
+from runtime.extras import check_rooms, missing
 from runtime.failure import ExitCode, Failure, InputFailure, NetworkFailure
 from runtime.processes import leave_no_core, one_thread_each, too_old
 from runtime.text import did_you_mean, printable
@@ -180,10 +180,8 @@ def explain(error: Exception) -> Failure:
     if isinstance(error, OSError):
         return InputFailure(f"{error.filename or ''}: {error.strerror or message}".lstrip(": "))
     if isinstance(error, ModuleNotFoundError):
-        extra = EXTRAS.get((error.name or "").split(".")[0])
-        if extra is not None:
-            run = f"{sys.executable} -m pip install '.[{extra}]'"
-            return InputFailure(f"{error.name} isn't installed. In the checkout of Sordino, run {run}")
+        if lacking := missing(error):
+            return lacking
     elif isinstance(error, ImportError):
         return InputFailure(message)
     return _of_a_core(error, message) or Failure(

@@ -244,8 +244,9 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
             version = sign_next(store, time.time())
         visit = Visit(signed=None if version is None else (version.version, version.participants))
     else:
-        by_hand = f"sordino authority sign {folder.path} --out FOLDER, and copy its files over the coordinator's"
-        with open_link(folder, f"carry the roster by hand: {by_hand}") as link:
+        by_hand = f"sordino authority sign {folder.path} --offline --out FOLDER"
+        copied = "and copy its files over the coordinator's"
+        with open_link(folder, f"carry the roster by hand: {by_hand}, {copied}") as link:
             visit = attend(folder, link, sign=True, chosen=lambda _: False)
     with locked(folder) as store:
         files = [] if out is None else write_roster(store, out, time.time())
@@ -261,7 +262,7 @@ def _sign(folder: AuthorityFolder, out: Path | None, offline: bool, as_json: boo
 
 @_verb(
     "terms",
-    "terms my-authority terms.json --out usb-stick",
+    "terms my-authority terms.json --offline --out usb-stick",
     "Sign the terms of the study: its task, its plan and its budget.\n\nParticipants take part under no other "
     "terms than those that the authority has signed with the roster, and join codes name them. Without FILE they "
     "are fetched from the coordinator, which isn't trusted: read them before you agree. `sordino init` makes and "
@@ -286,8 +287,8 @@ def terms(
     if file is not None:
         document = file.read_bytes()
     else:
-        by_hand = f"name the coordinator's file: sordino authority terms {folder.path} terms.json --out FOLDER"
-        with open_link(folder, by_hand) as link:
+        by_hand = f"sordino authority terms {folder.path} terms.json --offline --out FOLDER"
+        with open_link(folder, f"name the coordinator's file: {by_hand}") as link:
             document = link.document()
     with locked(folder) as store:
         signed = store.terms()

@@ -12,6 +12,7 @@ import typer
 
 from authority.new_study import ONE_MACHINE, Making, new_study
 from learning.data_names import APP, OWN
+from learning.task_names import trained_task
 from runtime.address import split_address, split_addresses
 from runtime.failure import ExitCode, InputFailure
 from runtime.option_values import settled
@@ -76,6 +77,7 @@ def _run(
     from authority.founding import CarriedAuthority
     from authority.new_study import make_local_study
     from authority.study_data import fitted
+    from learning.own_data import left_out
     from sordino.planning.refusals import check_study
     from wire.certificates import LOCAL_NAMES
 
@@ -136,6 +138,9 @@ def _run(
     if listens and not reached:
         remarks.append(_UNREACHABLE.format(made.coordinator.listen))
     remarks += notes(figures, hosts_made=bool(study.hosts))
+    if new.making.data is not None:
+        trained = trained_task(made.study.task, made.task)
+        remarks += left_out(str(new.making.data), participants, made.make_task(), trained, made.data.test)
     if made.data.dataset == APP:
         remarks.append(DECLARED)
     remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.extras import check_extra
 from runtime.failure import ExitCode
 from runtime.option_values import settled
 from runtime.text import say
@@ -45,6 +46,7 @@ def _run(
     as_json: JsonAtEnd = False,
     **given: Any,
 ) -> int:
+    check_extra("server")  # before anything is made or started
     from sordino.lab.loadtest.run import run_load_test
     from sordino.lab.loadtest.study import check_can_end
 

@@ -65,6 +65,7 @@ def _run(
     **given: Any,
 ) -> int:
     from authority.study_data import fitted
+    from learning.own_data import left_out
     from runtime.text import finite, folded
     from sordino.lab.simulation.progress import SimulationProgress, closing
     from sordino.lab.simulation.run import simulate_study
@@ -109,6 +110,9 @@ def _run(
         figures = check_study(study, changed, more=more, target=settings.target)
         for note in () if as_json else (*unreached(figures), *noise_outweighs(figures)):
             typer.echo("\n".join(folded(note)) + "\n")
+    if folder is not None and not as_json:
+        for sentence in left_out(folder, study.places, study.make_task(), trained, study.data.test):
+            typer.echo("\n".join(folded(sentence)) + "\n")
     if directory is None and not as_json and (message := default_bounds_note(study.study.task, study.task)):
         typer.echo("\n".join(folded(message)) + "\n")
     with SimulationProgress(quiet=as_json) as progress:

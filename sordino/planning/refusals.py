@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mechanisms.refusals import InfeasiblePlan
 from mechanisms.statement import GAUSSIAN, POISSON
 from runtime.failure import ExitCode, Failure, InputFailure
+from runtime.text import counted
 from secagg.parameters import (
     FEWEST_COLLUDERS,
     SMALL_COHORT,
@@ -84,8 +85,8 @@ def check_counts(chosen: Mapping[str, Any], again: Again, option: str = "--clien
         found = next((n for n in range(clients + 1, clients + _MOST_TRIED) if works(again, clients=n)), None)
         raise Failure(
             ExitCode.INFEASIBLE,
-            f"{clients} participants are too few: in rosters below {SMALL_COHORT} at least {FEWEST_COLLUDERS} are "
-            "assumed to collude",
+            f"{counted(clients, 'participant')} {'is' if clients == 1 else 'are'} too few: in rosters below "
+            f"{SMALL_COHORT} at least {FEWEST_COLLUDERS} are assumed to collude",
             None if found is None else "use " + (more or f"{option} {{}}").format(found),
         )
     if survivors is not None and survivors < threshold:
@@ -180,11 +181,13 @@ def check_plan(
             raise
         raise Failure(ExitCode.INFEASIBLE, problem.reason, use) from None
     check_aborts(figures, chosen, again)
-    return replace(figures, learns_with=_learns_with(figures, again, option))
+    return replace(figures, learns_with=_learns_with(figures, again, more or f"{option} {{}}"))
 
 
-def _learns_with(figures: PlanFigures, again: Again, option: str) -> list[str]:
-    """The nearest number of participants and epsilon, both tried, and size of a model, under which one learns."""
+def _learns_with(figures: PlanFigures, again: Again, more: str) -> list[str]:
+    """The nearest number of participants (in the words ``more``) and epsilon, both tried, and size of a model, under
+    which one learns.
+    """
     if not outweighs(figures.noise_norm, figures.rounds):
         return []
     excess, found = figures.noise_norm / math.sqrt(figures.rounds) / _LEARNS, []
@@ -197,7 +200,7 @@ def _learns_with(figures: PlanFigures, again: Again, option: str) -> list[str]:
     if figures.sampling == "none" and clients <= _MOST_CLIENTS:
         for bits in range(figures.bits, figures.bits + 9, 2):
             if learns(clients=clients, bits=bits):
-                found.append(f"{option} {clients}" + (f" --bits {bits}" if bits > figures.bits else ""))
+                found.append(more.format(clients) + (f" --bits {bits}" if bits > figures.bits else ""))
                 break
     for step in range(1, 25):
         epsilon = float(f"{figures.epsilon * 1.25**step:.2g}")

@@ -27,6 +27,7 @@ from wire.records.ledger import (
     Row,
     collect,
     head_file,
+    is_begun,
     read_ledger,
 )
 from wire.records.ledger_rows import EXACT
@@ -101,7 +102,7 @@ def find(path: Path) -> Place:
     if kind_of(folder) in (STUDY, HOST):
         return place_of(party_of(folder))
     ledger = path / LEDGER_FILE if path.is_dir() else path
-    if not ledger.exists() and not head_file(ledger).exists():
+    if not is_begun(ledger):
         raise InputFailure(f"{ledger}: there is no ledger here. Name a study's folder, a host's folder, or the file.")
     state, journal = ledger.with_name("state.sqlite"), ledger.with_name("journal.sqlite")
     if ledger.name == LEDGER_FILE and state.exists():
@@ -348,7 +349,7 @@ def lines(contents: Contents, body: dict[str, Any]) -> list[str]:
     for together in body.get("all_studies", []):
         if len(together["studies"]) < 2:
             continue
-        spent = "unknown" if together["epsilon"] is None else f"at most {together['epsilon']:.4g}"
+        spent = "larger than can be stated" if together["epsilon"] is None else f"at most {together['epsilon']:.4g}"
         how = "exact" if together["order"] == 1 else f"Renyi order {together['order']:g}"
         said += [
             "",

@@ -91,7 +91,7 @@ def limit_lines(found: dict[str, Any]) -> list[str]:
     width = max(len(row[0]) for row in rows)
     said = [f"  {'study':<{width}}  attempts    epsilon     delta   the policy allows"]
     for name, attempts, spent, delta, allowed in rows:
-        figure = "unknown" if spent is None else f"{spent:.4g}"
+        figure = "too large" if spent is None else f"{spent:.4g}"
         said.append(f"  {name:<{width}}  {attempts:>8} {figure:>10} {delta:>9.3g}   {allowed}")
     said += [
         "",

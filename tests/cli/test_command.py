@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import structlog
 
 import sordino
+from runtime.extras import EXTRAS
 from runtime.failure import ExitCode
 from runtime.logs import configure_logs
 from server.opening import check_client_ca, check_gateways
@@ -310,3 +312,11 @@ def test_warnings_between_plain_lines_are_plain_lines(capsys: pytest.CaptureFixt
         assert json.loads(line)["version"] == 3
     finally:
         structlog.reset_defaults()
+
+
+def test_packages_of_the_server_are_told_with_their_extra() -> None:
+    """Else a verb that lacks one of them would be a fault in sordino."""
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["server"]
+    brought = packages_distributions()
+    told = {name.lower() for module, names in brought.items() if EXTRAS.get(module) == "server" for name in names}
+    assert {re.split("[<>=]", one)[0].lower() for one in needed} <= {name.replace("_", "-") for name in told}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,43 @@ def test_what_does_not_fit_is_told(folder: Path, run: Run, tmp_path: Path) -> No
     assert "zz.csv holds what p00.csv holds: give each its own file" in told
 
 
+def rows(folder: Path, *bodies: str, header: str = "a,b,label") -> tuple[Any, ...]:
+    """Twelve files of three rows each, after the given bodies; and the options that name them."""
+    folder.mkdir()
+    plain = [f"{number},1,0\n{number},2,1\n{number},3,1\n" for number in range(12 - len(bodies))]
+    for number, body in enumerate((*bodies, *plain)):
+        (folder / f"{number:02}.csv").write_text(body if "label" in body else f"{header}\n{body}")
+    return ("--data", folder, "--task-option", "features=2", "--task-option", "classes=2")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("0,0,0\n0,1,2\n", "00.csv: 1 label of 2 is outside the labels 0 to 1 of the task"),
+        ("b,a,label\n1,0,1\n", "01.csv has a as column 0, where 00.csv has b: give all files the same columns in one"),
+        ("0,0,yes\n0,1,no\n", "left out 2 rows, since no number can be read in column label (2 cells): a participant"),
+        ("0,0,0.5\n", "a participant would send zeros for it. Classes are whole numbers from 0."),
+    ],
+)
+def test_a_file_that_a_model_can_not_take_is_told(tmp_path: Path, run: Run, body: str, told: str) -> None:
+    command = rows(tmp_path / "files", body)
+    assert told in refusal(run, "simulate", *command, *SMALL)
+    assert told in refusal(run, "init", tmp_path / "study", *command, *SMALL)
+
+
+def test_rows_that_are_left_out_are_told(tmp_path: Path, run: Run) -> None:
+    command = rows(tmp_path / "files", "0,0,0\n>100,1,1\n", "0,1,0\n0,?,1\n0,9,1\n")
+    for verb in (("simulate",), ("init", tmp_path / "study")):
+        said = " ".join(output(run, *verb, *command, *SMALL).split())
+        assert "00.csv: left out 1 row, since no number can be read in column a (1 cell)." in said
+        assert "And 1 file more with values that can't be used." in said
+
+
+def test_a_name_of_no_task_is_told(folder: Path, run: Run) -> None:
+    for name in ("median", "mean ", "a:b:c"):
+        assert f"task {name!r} is unknown" in refusal(run, "simulate", "--data", folder, "--task", name)
+
+
 def test_default_bounds_are_told_and_how_many_values_lie_beyond(folder: Path, run: Run) -> None:
     bare = ("--task", "mean", "--task-option", "column=hours")
     out = output(run, "simulate", "--data", folder, *bare, *SMALL)
@@ -131,7 +169,7 @@ def test_files_that_a_task_could_take_name_its_options(folder: Path, tmp_path: P
     assert err.rstrip().endswith("Use --task-option features=2 --task-option classes=3.")
     fitting = ("--task-option", "features=2", "--task-option", "classes=3")
     out = output(run, "simulate", "--data", rows, "--task", "mlp", *fitting, *SMALL)
-    assert "accuracy    isn't known: name a file to evaluate on with --test" in out
+    assert "evaluation  none: name a file to evaluate the model on with --test" in out
     for file in list(folder.iterdir())[1:]:
         file.unlink()
     code, _, err = run("simulate", "--data", folder, *MEAN, *SMALL)

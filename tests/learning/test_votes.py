@@ -205,8 +205,8 @@ def test_too_few_public_examples_are_told_before_the_first_round() -> None:
     learner = learner_of(task_of(), PUBLIC)
     with pytest.raises(OptionError, match=r"7 rounds of 6 queries need 42 .* 40 \(pool 0.5 of 80\).* queries to 5"):
         learner.prepare(7)
-    with pytest.raises(OptionError, match="1 rounds of 600 queries"):
-        learner_of(task_of(queries=600), PUBLIC)
+    with pytest.raises(OptionError, match="1 round of 600 queries"):
+        learner_of(task_of(queries=600), PUBLIC).prepare(1)
     with pytest.raises(OptionError, match=r"shape \[28, 28\], task 'softmax-regression' takes \[3\]"):
         learner_of(task_of(), load_part("fashion-mnist-subset", "test"))
 

@@ -131,6 +131,11 @@ def head_file(path: Path) -> Path:
     return path.with_name(path.name + ".head")
 
 
+def is_begun(path: Path) -> bool:
+    """Whether there is a ledger, or what is left of one."""
+    return path.exists() or head_file(path).exists()
+
+
 # ---------------------------------------------------------------- reading
 
 

@@ -169,7 +169,7 @@ def closing(configuration: Mapping[str, Any], summary: Mapping[str, Any]) -> lis
             "count as the bound"
         )
     if chosen["data"] is not None and not chosen["study"]["test"] and not summary["released"]:
-        lines.append("accuracy    isn't known: name a file to evaluate on with --test")
+        lines.append("evaluation  none: name a file to evaluate the model on with --test")
     if not configuration["private"]:
         lines.append("epsilon     infinite: NOT PRIVATE")
     else:

@@ -304,7 +304,7 @@ def test_a_folder_that_is_complete(joining: Joining) -> None:
     said = " ".join("\n".join(joining.said).split())
     for expected in ("What never leaves this machine", "epsilon 50", "ddgauss", "laptop", "at most 2 of 7 collude"):
         assert expected in said
-    assert "spent.sqlite: what it says was spent from this data counts on" in said
+    assert "spent.sqlite: A NEW ONE, since there is no such file. Nothing that was spent before counts" in said
     assert joining.join(code=joining.authority.code().to_text()) == joining.home  # the same code: joined already
     assert "already" in joining.said[-1]
 
@@ -415,6 +415,7 @@ def test_a_total_without_room_for_the_plan_is_refused_before_anything_is_paid(jo
     assert "Nothing was sent, and no folder was made." in told
     head = head_file(ledger)
     head.write_bytes(bytes(len(head.read_bytes())))
+    assert "there is no folder typo. Nothing was sent" in joining.refused(ledger=Path("typo/spent.sqlite"))
     assert "--ledger: " in joining.refused(policy_file=file, ledger=ledger)
     assert joining.join(policy_file=file) == joining.home  # with its own ledger
 
