@@ -185,7 +185,7 @@ distclean: clean ## remove the environments as well
 
 .venv-demo/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
-	$(call BUILD_ENVIRONMENT,.venv-demo,-c constraints.txt -e '.[server]')
+	$(call BUILD_ENVIRONMENT,.venv-demo,-c constraints.txt setuptools -e '.[server]')
 
 .venv/.stamp: pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
