@@ -296,9 +296,9 @@ def _check_columns(files: Sequence[tuple[Path, Dataset]]) -> None:
                 )
 
 
-def left_out(folder: str, participants: int, task: Task, name: str, test: str) -> list[str]:
-    """What of the files of a folder can't be used, in a few sentences; arguments and errors as of `load_own`."""
-    found, _ = load_own(folder, participants, task, name, test)
+def left_out(folder: str, participants: int, task: Task, name: str) -> list[str]:
+    """What of the participants' files can't be used, in a few sentences; arguments and errors as of `load_own`."""
+    found, _ = load_own(folder, participants, task, name, "")
     files = zip(own_files(Path(folder), name), found, strict=True)
     told = [said for path, one in files if (said := unread_told(name, task, one, path))]
     more = [f"And {counted(len(told) - 1, 'file')} more with values that can't be used."] if len(told) > 1 else []

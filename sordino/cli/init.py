@@ -140,7 +140,7 @@ def _run(
     remarks += notes(figures, hosts_made=bool(study.hosts))
     if new.making.data is not None:
         trained = trained_task(made.study.task, made.task)
-        remarks += left_out(str(new.making.data), participants, made.make_task(), trained, made.data.test)
+        remarks += left_out(str(new.making.data), participants, made.make_task(), trained)
     if made.data.dataset == APP:
         remarks.append(DECLARED)
     remarks += filter(None, [default_bounds_note(made.study.task, new.study.task)])

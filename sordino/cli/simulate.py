@@ -111,7 +111,7 @@ def _run(
         for note in () if as_json else (*unreached(figures), *noise_outweighs(figures)):
             typer.echo("\n".join(folded(note)) + "\n")
     if folder is not None and not as_json:
-        for sentence in left_out(folder, study.places, study.make_task(), trained, study.data.test):
+        for sentence in left_out(folder, study.places, study.make_task(), trained):
             typer.echo("\n".join(folded(sentence)) + "\n")
     if directory is None and not as_json and (message := default_bounds_note(study.study.task, study.task)):
         typer.echo("\n".join(folded(message)) + "\n")

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 from sordino.cli.verbs import counting
-from sordino.lab.experiments import dme
+from sordino.lab.experiments import blur_lus, clipping, dme
+from sordino.lab.experiments.outcome import PAPER
 from sordino.planning.alternatives import exact_gaussian_multiplier
-from tests.support.commands import Run, one_clear_error, output, says
+from tests.support.commands import Run, one_clear_error, output, refusal, says
 
 SETTING = dme.Setting(
     mechanism="ddgauss",
@@ -245,4 +246,33 @@ def test_bad_input_is_one_clear_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where grids put their files
     one_clear_error(run, told, "experiment", experiment, *arguments, code=code)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
+    """Data of that size can't be had everywhere."""
+    for name in ("clipping", "blur-lus", "compression", "bits"):
+        one_clear_error(run, "--data femnist:PATH", "experiment", name, "--scale", "paper", "--output", tmp_path)
+    sizes = clipping.SIZES[PAPER]
+    assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
+
+
+@pytest.mark.parametrize("name", ["bits", "clipping"])
+def test_text_is_missed_before_images_are_played(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "nothing"))
+    err = refusal(run, "experiment", name, "--seeds", 1, "--workers", 1, "--output", tmp_path / name)
+    assert "make it with sordino data prepare shakespeare --vocabulary 200 --as shakespeare-200" in err
+    assert "choosing" not in err
+
+
+def test_colour_is_missed_before_anything_is_played(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    sizes, grey = blur_lus.SIZES, "fashion-mnist-subset"
+    monkeypatch.setitem(sizes, PAPER, replace(sizes[PAPER], participants=1000))
+    monkeypatch.chdir(tmp_path)
+    papers = ("experiment", "blur-lus", "--scale", "paper", "--data", grey, "--parts", "epsilon,alpha")
+    assert "the papers' size takes CIFAR-10 for alpha" in refusal(run, *papers)
+    assert "32 x 32 images with 3 channels: name another data set" in refusal(run, *papers, "--colour", grey)
     assert not list(tmp_path.iterdir())

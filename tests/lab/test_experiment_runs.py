@@ -41,7 +41,7 @@ from sordino.lab.experiments.tables import Mean, Share, Table, accuracy, gathere
 from sordino.lab.preparation.made import in_memory
 from sordino.lab.simulation.run import simulate_study
 from sordino.lab.simulation.settings import SimulationSettings
-from tests.support.commands import Run, one_clear_error, refusal, says
+from tests.support.commands import Run, says
 
 pytestmark = pytest.mark.long
 
@@ -513,14 +513,6 @@ def test_each_experiment_writes_its_tables_and_figures(
     assert json.loads((folder / "outcome.json").read_text())["tables"] == body["tables"]
 
 
-def test_the_papers_sizes_name_what_they_need(run: Run, tmp_path: Path) -> None:
-    """Data of that size can't be had everywhere."""
-    for name in ("clipping", "blur-lus", "compression", "bits"):
-        one_clear_error(run, "--data femnist:PATH", "experiment", name, "--scale", "paper", "--output", tmp_path)
-    sizes = clipping.SIZES[PAPER]
-    assert (sizes.participants, sizes.cohort, sizes.rounds) == (3400, 100, 1500)
-
-
 def test_norms_of_layers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clips by layer, which follow the medians; of words at random."""
     pytest.importorskip("torch")
@@ -547,27 +539,6 @@ def test_norms_of_layers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert last == pytest.approx(np.mean(found, axis=0), rel=1e-9)
     assert lines[0]["values"] == str(3 * 24)
     assert (folder / "clipping-layers.svg").stat().st_size
-
-
-@pytest.mark.parametrize("name", ["bits", "clipping"])
-def test_text_is_missed_before_images_are_played(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("SORDINO_DATA_FOLDER", str(tmp_path / "nothing"))
-    err = refusal(run, "experiment", name, "--seeds", 1, "--workers", 1, "--output", tmp_path / name)
-    assert "make it with sordino data prepare shakespeare --vocabulary 200 --as shakespeare-200" in err
-    assert "choosing" not in err
-
-
-def test_colour_is_missed_before_anything_is_played(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    sizes, grey = blur_lus.SIZES, "fashion-mnist-subset"
-    monkeypatch.setitem(sizes, PAPER, dataclasses.replace(sizes[PAPER], participants=1000))
-    monkeypatch.chdir(tmp_path)
-    papers = ("experiment", "blur-lus", "--scale", "paper", "--data", grey, "--parts", "epsilon,alpha")
-    assert "the papers' size takes CIFAR-10 for alpha" in refusal(run, *papers)
-    assert "32 x 32 images with 3 channels: name another data set" in refusal(run, *papers, "--colour", grey)
-    assert not list(tmp_path.iterdir())
 
 
 def test_no_more_is_voted_on_than_there_are_public_examples() -> None:
